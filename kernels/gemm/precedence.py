@@ -9,6 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm.hopper import any_width_space
 from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import tile_resources
 from tuner.kernels.space.precedence import Line, always, on_hardware
@@ -57,6 +58,11 @@ def _specialized_few_rows(problem: Problem, device: Device) -> bool:
     return _fills(problem, device) and _is_few_wide_rows(problem)
 
 
+def _filled_by_any_width(problem: Problem, device: Device) -> bool:
+    """Match where `any_width`, which shares that line with `warp_specialized`, has a tile that is worth trying."""
+    return _specialized_rows(problem, device) and any_width_space.fills_waves(problem, device)
+
+
 def _swapped(problem: Problem, device: Device) -> bool:
     """Match up to 128 rows (any number for 16 bits on Hopper) if wgmma or tcgen05 takes operands loaded by TMA."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
@@ -101,6 +107,7 @@ def _large_unaligned(problem: Problem, device: Device) -> bool:
 TABLE = (
     Line(5, "gemv", _two_rows),
     Line(5, "warp_specialized", _specialized_rows),
+    Line(5, "any_width", _filled_by_any_width),
     Line(4, "warp_specialized", _specialized_few_rows),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_16_bits),

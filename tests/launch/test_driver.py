@@ -30,6 +30,7 @@ EIGHT = {"a_dtype": "float8_e4m3fn", "b_dtype": "float8_e4m3fn", "out_dtype": "b
 FEW = Problem(8, 256, 512, dtype="bfloat16", layout="nt", epilogue="bias+silu")
 CLUSTER = Problem(8, 512, 2048, dtype="bfloat16", layout="nt")
 SPECIALIZED = Problem(256, 512, 512, dtype="bfloat16", layout="nt")
+ANY_WIDTH = Problem(264, 512, 512, dtype="bfloat16", layout="nt")
 sys.path.append(str(Path(__file__).parent / "programs"))
 import decorated  # noqa: E402, F401  its rows name its source
 
@@ -42,6 +43,7 @@ WINNERS = {
     FEW: Config("swap_ab", **{**TILE, "BLOCK_SIZE_M": 16}, LOADS="tma", SPLIT_K=2),
     CLUSTER: registry.find("matmul", "cluster_k").default_config(CLUSTER, H200),
     SPECIALIZED: registry.find("matmul", "warp_specialized").default_config(SPECIALIZED, H200),
+    ANY_WIDTH: registry.find("matmul", "any_width").default_config(ANY_WIDTH, H200),
     SCALE: Config("scale", BLOCK=128, num_stages=3, num_warps=4),
     **{
         problem: registry.default_config(problem, H200)

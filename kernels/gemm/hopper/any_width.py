@@ -1,0 +1,207 @@
+"""The `any_width` kernel: one warp loads, two or three warpgroups multiply, and tiles have any multiple of 16 columns.
+
+For Hopper, in Gluon. Between the powers of two there is often a width whose tiles fill the last wave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+import torch
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tuner.errors import KernelError
+from tuner.hardware import device as devices
+from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.tile import Loop
+from tuner.kernels.gemm import launches
+from tuner.kernels.gemm.hopper import any_width_jit, output, tile, warp_specialized
+from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
+from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
+from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
+from tuner.kernels.gemm.hopper.resources import warpgroups
+from tuner.kernels.gemm.hopper.warp_specialized import laid_out
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
+from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
+from tuner.launch.launch import Launch, compiler_options
+from tuner.problem import Problem
+
+VERSION = 1
+_REGISTERS = {2: (168, 40, 232), 3: (128, 32, 160)}
+"""Registers of a thread by the number of warpgroups: at the launch, in loading warps, and in all multiplying
+warpgroups but the first, which gets those that remain. Together they are all of a multiprocessor's."""
+_BOXES = (256, 128, 64, 32, 16)
+"""Rows of B that one load may take."""
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    a, weight, out = operands.a, operands.b.t(), operands.out
+    if destination_strides(out)[0]:
+        # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
+        config = _single(config)
+    view = launches.view_of(operands)
+    tiles, group, constants, options = _static(view, config)
+    rows, columns, length = (config.integer(name) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"))
+    ctas = config.integer(NUM_CTAS, 1)
+    arguments = (
+        laid_out(a, any_width_jit.box_rows(rows, ctas), length, ctas),
+        *(laid_out(weight, box, length, ctas) if columns & box else None for box in _BOXES),
+        _destination(out, 64, ctas),
+        _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 else None,
+        operands.bias,
+        *view.shape,
+        *destination_strides(out),
+        group,
+    )
+    grid = (min(tiles, multiprocessors(a.device.index if a.is_cuda else None) // ctas),)
+    return (Launch(any_width_jit.any_width_kernel, grid, arguments, constants, options),)
+
+
+@functools.lru_cache(maxsize=1024)
+def _single(config: Config) -> Config:
+    """The config with single blocks instead of pairs."""
+    return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
+
+
+def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
+    """The argument through which 64 rows are stored: a descriptor, or the matrix itself if TMA cannot write it."""
+    return matrix if destination_strides(matrix)[0] else laid_out(matrix, 64, columns, ctas)
+
+
+@functools.lru_cache(maxsize=4096)
+def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
+    groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
+    launched, loader, multiplier = _REGISTERS[groups]
+    given = {
+        **launches.of_view(view, config),
+        "WARPGROUPS": groups,
+        "TURNS": turns(config, view.problem, devices.KNOWN["sm_90"]),
+        "LOADER_REGISTERS": loader,
+        "MULTIPLIER_REGISTERS": multiplier,
+        "SHARE_B": bool(config.get(SHARE_B, False)),
+    }
+    constants = launches.named(any_width_jit.any_width_kernel, given)
+    # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
+    options = {**compiler_options(config), "num_warps": 4, "maxnreg": launched}
+    del options["num_stages"]
+    down, across = (ctas, 1) if config.get(SHARE_B, False) else (1, ctas)
+    rows = -(-view.shape[0] // (config.integer("BLOCK_SIZE_M") * down))
+    tiles = rows * -(-view.shape[1] // (config.integer("BLOCK_SIZE_N") * across))
+    return tiles, min(max(1, config.integer("GROUP_SIZE_M", 1)), rows), constants, options
+
+
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms."""
+    return cost.terms(config, problem, device, _LOOP)
+
+
+_LOOP = Loop(by_tma=True, persistent=True, specialized=True)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """The cost model's estimate, on the scale of the calibrated ones of `warp_specialized`."""
+    return terms(config, problem, device).us * _correction(problem, device)
+
+
+_LIKE = Config(
+    "warp_specialized",
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_N_REST=64,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=2,
+    GROUP_SIZE_M=16,
+    SWAP_AB=False,
+    launch_pdl=True,
+    num_stages=5,
+    num_warps=8,
+)
+"""The tile of `warp_specialized` whose correction stands for that of any width, of which there is no calibration."""
+_SCALE = 1.018
+"""By this factor estimates so corrected were further below measured times than those of `warp_specialized` were: 0.926
+and 0.943 of them (geomean over benchmarks/suites/last-wave.csv, measured on an H200)."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _correction(problem: Problem, device: Device) -> float:
+    if not calibration.applies(problem, device):
+        return 1.0
+    like = warp_specialized.terms(_LIKE, problem, device)
+    (corrected,) = calibration.of_tiles([(like, _LIKE)], problem, device)
+    return _SCALE * corrected / like.us
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The config with the least estimated time; ties go to wide groups, as those of `warp_specialized` do."""
+    tried = space(problem, device)
+    found = tried.best(
+        lambda config: estimate_us(config, problem, device), ties=lambda config: -config.integer("GROUP_SIZE_M")
+    )
+    return found or tried.smallest()
+
+
+_RING = re.compile(r"@global_smem, i(?:32|64) (\d+)")
+"""What lies at a constant offset in Triton's shared memory, in LLVM IR. Of the ring, stages are found by a variable."""
+
+
+def misplaced(llir: str, config: Config) -> str | None:
+    """Why the ring of a compiled config does not lie where wgmma reads it, at the beginning of shared memory, or None.
+
+    Everything else lies at constant offsets. If none of them is within the ring's bytes, and there is less of it than
+    of the ring, then it lies behind the ring.
+    """
+    others, ring = sorted({int(offset) for offset in _RING.findall(llir)}), ring_bytes(config)
+    if not others:
+        return "nothing is known of where Triton placed the ring of stages"
+    behind = ring <= others[0] and others[-1] < 2 * ring
+    return None if behind else f"the ring of {ring} bytes is not first in shared memory: others lie at {others[:4]}"
+
+
+def _compiled(problem: Problem, config: Config) -> Any:
+    """Compile a config, and look at where its ring lies.
+
+    Raises:
+        KernelError: wgmma would read elsewhere.
+    """
+    compiled = _SPEC.compile(problem, config)
+    # A kernel that ships was looked at when it was exported, and has no LLVM IR.
+    llir = getattr(compiled, "asm", {}).get("llir")
+    if llir is not None and (reason := misplaced(llir, config)):
+        raise KernelError(f"{NAME}: {reason}; use another kernel, or Triton 3.7.1")
+    return compiled
+
+
+SOURCES = (
+    *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, _single),
+    laid_out,
+    _destination,
+    _static,
+    turns,
+    descriptor,
+    placement,
+)
+
+_SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=SOURCES,
+)
+
+SPEC = dataclasses.replace(_SPEC, compile=_compiled)

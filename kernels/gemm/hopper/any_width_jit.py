@@ -1,0 +1,397 @@
+"""A persistent, warp-specialized GEMM for Hopper whose tiles have any width that is a multiple of 16. Written in Gluon.
+
+Gluon's tensors have powers of two columns. So the sums of a tile are a tuple of tensors of 16 or 32 columns, and one
+wgmma of all columns is written in PTX: its registers are those of the tensors one after the other (PTX ISA, the D
+fragment of wgmma .m64nNk16). Its operands are addressed by matrix descriptors, made from the symbol of Triton's shared
+memory. The ring of stages is one allocation, which Triton places first because it is by far the largest; the host
+checks that in every binary (`any_width.misplaced`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from tuner.kernels.base.blocks import await_predecessor, count_blocks
+from tuner.kernels.gemm.hopper import cluster
+from tuner.kernels.gemm.hopper.loader import load_block
+from tuner.kernels.gemm.hopper.output import finished, store_block
+from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The kernel's constexprs by name, in a form that partitions can pass on.
+
+    The fields with defaults are what the functions shared with `warp_specialized` ask for besides.
+    """
+
+    BLOCK_SIZE_M: int
+    BLOCK_SIZE_N: int
+    BLOCK_SIZE_K: int
+    WARPGROUPS: int
+    STAGES: int
+    TURNS: int
+    C_TRANSPOSED: bool
+    ACTIVATION: str
+    PDL: bool
+    CTAS: int
+    SHARE_B: bool
+    BLOCK_SIZE_N_REST: int = 0
+    SCALING: str = "none"
+    A_TRANSPOSED: bool = False
+    B_TRANSPOSED: bool = True
+    BIAS_ALONG_M: bool = False
+
+
+@gluon.constexpr_function
+def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotation
+    """Gather constants into one `Fixed`."""
+    return Fixed(*constants)
+
+
+@gluon.constexpr_function
+def box_rows(rows, ctas):  # noqa: ANN201
+    """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 in a cluster."""
+    return 64 if ctas > 1 else rows & -rows
+
+
+@gluon.constexpr_function
+def chunk_of(width):  # noqa: ANN201
+    """Columns of one tensor of sums."""
+    return 32 if width % 32 == 0 else 16
+
+
+@gluon.constexpr_function
+def several(item, count):  # noqa: ANN201
+    """A tuple of equal items."""
+    return (item,) * count
+
+
+@gluon.constexpr_function
+def tied(width, descriptors):  # noqa: ANN201
+    """The constraints of PTX that changes sums in place and reads so many registers of 64 bits besides."""
+    count = width // 2
+    return ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l"] * descriptors)
+
+
+@gluon.constexpr_function
+def step_ptx(width, dtype, pack, pending):  # noqa: ANN201
+    """PTX of a step of 64 elements along K: four wgmmas, then a wait until `pending` steps are not complete, or none.
+
+    The operands are the sums, then both descriptors, each `pack` times.
+    """
+    count, name = width // 2, "bf16" if dtype == gl.bfloat16 else "f16"
+    sums = ", ".join(f"${i}" for i in range(count))
+    lines = [
+        "{ .reg .b64 a, b;",
+        f"mov.b64 a, ${2 * count};",
+        f"mov.b64 b, ${2 * count + pack};",
+        "wgmma.fence.sync.aligned;",
+    ]
+    for part in range(4):
+        if part:
+            lines += ["add.s64 a, a, 2;", "add.s64 b, b, 2;"]  # 32 bytes, in units of 16
+        lines.append(f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{name}.{name} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+    lines.append("wgmma.commit_group.sync.aligned;")
+    if pending is not None:
+        lines.append(f"wgmma.wait_group.sync.aligned {pending};")
+    return "\n".join([*lines, "}"])
+
+
+@gluon.jit
+def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Add a stage's products to 64 rows of sums."""
+    PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
+    return gl.inline_asm_elementwise(
+        step_ptx(FIXED.BLOCK_SIZE_N, dtype, PACK, PENDING),
+        tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
+        sums + (a, b),
+        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
+        is_pure=False,
+        pack=PACK,
+    )
+
+
+@gluon.jit
+def complete(sums, FIXED: gl.constexpr):  # noqa: ANN201
+    """Wait for all products of 64 rows of sums."""
+    return gl.inline_asm_elementwise(
+        "wgmma.wait_group.sync.aligned 0;",
+        tied(FIXED.BLOCK_SIZE_N, 0),
+        sums,
+        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
+        is_pure=False,
+        pack=chunk_of(FIXED.BLOCK_SIZE_N) // 2,
+    )
+
+
+@gluon.jit
+def ring_address():  # noqa: ANN201
+    """The address of the ring, which lies where Triton's shared memory begins."""
+    return gl.inline_asm_elementwise("mov.u32 $0, global_smem;", "=r", [], gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def descriptor_of(address):  # noqa: ANN201
+    """wgmma's matrix descriptor of rows of 128 swizzled bytes: 1,024 bytes from one group of eight to the next."""
+    FLAGS: gl.constexpr = (1 << 62) | (64 << 32)
+    return ((address >> 4) & 0x3FFF).to(gl.int64) | FLAGS
+
+
+@gluon.jit
+def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Start to load a part of a stage of B, if its width has this binary digit; the largest lie first."""
+    if (FIXED.BLOCK_SIZE_N & BOX) > 0:
+        BEFORE: gl.constexpr = FIXED.BLOCK_SIZE_N & ~(2 * BOX - 1)
+        SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
+        buffer = ring.index(first + BEFORE // 16)._reinterpret(b_desc.dtype, [BOX, 64], b_desc.layout)
+        load_block(b_desc, start_n + BEFORE, start_k, barrier, buffer, False, SHARED)
+
+
+@gluon.jit
+def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Run the loading warp, which fills free stages, tile after tile."""
+    M, N, K, _ = extents
+    ready, free = barriers
+    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
+    STAGE_BYTES: gl.constexpr = STAGE_ROWS * FIXED.BLOCK_SIZE_K * 2
+    BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS)
+    A_SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
+    tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
+    if FIXED.CTAS > 1:
+        cluster.meet()
+    await_predecessor(FIXED.PDL)
+    stage = 0
+    phase = 1  # the phase of unused barriers: stages are free at first
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
+        for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
+            start_k = step * FIXED.BLOCK_SIZE_K
+            barrier = ready.index(stage)
+            first = stage * (STAGE_ROWS // 16)
+            cluster.await_free(free, stage, phase, FIXED.CTAS)
+            mbarrier.expect(barrier, STAGE_BYTES)
+            for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
+                buffer = ring.index(first + part * (BOX_ROWS // 16))
+                buffer = buffer._reinterpret(a_desc.dtype, [BOX_ROWS, 64], a_desc.layout)
+                load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, False, A_SHARED)
+            for digit in gl.static_range(5):
+                at = first + FIXED.BLOCK_SIZE_M // 16
+                load_box(b_descs[digit], start_n, start_k, barrier, ring, at, 256 >> digit, FIXED)
+            stage, phase = following(stage, phase, FIXED.STAGES)
+    if FIXED.CTAS > 1:
+        # Other blocks signal their reads of the last stages to this block, which must not end before.
+        for _ in range(FIXED.STAGES):
+            cluster.await_free(free, stage, phase, FIXED.CTAS)
+            stage, phase = following(stage, phase, FIXED.STAGES)
+
+
+@gluon.jit
+def multiply(  # noqa: ANN201, PLR0917
+    extents, ring, barriers, outputs, out_buffers, vectors, WARPGROUP: gl.constexpr, FIXED: gl.constexpr
+):
+    """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program: 64 or 128."""
+    M, N, K, _ = extents
+    ready, free = barriers
+    dtype: gl.constexpr = ring.dtype
+    WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
+    CHUNK: gl.constexpr = chunk_of(WIDTH)
+    FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
+    ROW_BYTES: gl.constexpr = FIXED.BLOCK_SIZE_K * 2
+    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * ROW_BYTES
+    TWICE: gl.constexpr = rows_each(FIXED) == 128
+    tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
+    if FIXED.CTAS > 1:
+        cluster.meet()
+    base = ring_address()
+    stage = 0
+    phase = 0
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
+        start_m += FIRST
+        sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
+        more = sums
+        for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
+            mbarrier.wait(ready.index(stage), phase)
+            a = descriptor_of(base + stage * STAGE_BYTES + FIRST * ROW_BYTES)
+            b = descriptor_of(base + stage * STAGE_BYTES + FIXED.BLOCK_SIZE_M * ROW_BYTES)
+            # The previous step is done while this one runs, so its stage is free.
+            if TWICE:
+                sums = multiply_step(sums, a, b, dtype, None, FIXED)
+                more = multiply_step(more, a + 64 * ROW_BYTES // 16, b, dtype, 2, FIXED)
+            else:
+                sums = multiply_step(sums, a, b, dtype, 1, FIXED)
+            cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
+            stage, phase = following(stage, phase, FIXED.STAGES)
+        sums = complete(sums, FIXED)
+        if TWICE:
+            more = complete(more, FIXED)
+        cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
+        at = (start_m, start_n)
+        store_rows(sums, at, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, 0, FIXED)
+        if TWICE:
+            at = (start_m + 64, start_n)
+            store_rows(more, at, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, pieces_of(FIXED), FIXED)
+    tma.store_wait(0)
+
+
+@gluon.constexpr_function
+def pieces_of(FIXED):  # noqa: ANN201
+    """Number of stores of 64 rows: 64 columns each, then single tensors of sums."""
+    return FIXED.BLOCK_SIZE_N // 64 + FIXED.BLOCK_SIZE_N % 64 // chunk_of(FIXED.BLOCK_SIZE_N)
+
+
+@gluon.constexpr_function
+def pending_of(piece, FIXED):  # noqa: ANN201
+    """How many stores may be under way before a piece's: a tile with an odd number ends on the buffer that begins."""
+    odd = pieces_of(FIXED) * (rows_each(FIXED) // 64) % FIXED.TURNS
+    return 0 if piece == 0 and odd else FIXED.TURNS - 1
+
+
+@gluon.jit
+def joined(left, right, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
+    """Two tensors of sums side by side, without data movement."""
+    COLUMNS: gl.constexpr = 2 * left.shape[1]
+    both = gl.join(left, right).permute([0, 2, 1]).reshape([left.shape[0], COLUMNS])
+    return gl.convert_layout(both, layout_of(COLUMNS, dtype, FIXED.CTAS), assert_trivial=True)
+
+
+@gluon.jit
+def sixty_four(sums, first: gl.constexpr, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
+    """64 columns of sums as one tensor, from tensor number `first` on."""
+    left = joined(sums[first], sums[first + 1], dtype, FIXED)
+    if left.shape[1] < 64:
+        left = joined(left, joined(sums[first + 2], sums[first + 3], dtype, FIXED), dtype, FIXED)
+    return left
+
+
+@gluon.jit
+def store_rows(  # noqa: ANN201, PLR0917
+    sums,
+    place,
+    outputs,
+    out_buffers,
+    vectors,
+    extents,
+    dtype: gl.constexpr,
+    WARPGROUP: gl.constexpr,
+    BEFORE: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """Finish 64 rows of sums and store them; BEFORE: the warpgroup's pieces of this tile that precede these."""
+    c, c_rest, strides = outputs
+    start_m, start_n = place
+    CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
+    WIDE: gl.constexpr = FIXED.BLOCK_SIZE_N // 64
+    TURNS: gl.constexpr = FIXED.TURNS
+    out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
+    for part in gl.static_range(pieces_of(FIXED)):
+        buffer = out_buffers.index(WARPGROUP * TURNS + (BEFORE + part) % TURNS)
+        if part < WIDE:
+            at = (start_m, start_n + part * 64)
+            values = sixty_four(sums, part * (64 // CHUNK), dtype, FIXED)
+        else:
+            at = (start_m, start_n + WIDE * 64 + (part - WIDE) * CHUNK)
+            values = sums[WIDE * (64 // CHUNK) + part - WIDE]
+            if strides[0] is None:
+                buffer = buffer._reinterpret(out_dtype, c_rest.block_type.shape, c_rest.layout)
+        values = finished(values, vectors, at, extents, FIXED, out_dtype)
+        to = c if part < WIDE else c_rest
+        store_block(to, buffer, values, at, extents, strides, pending_of(BEFORE + part, FIXED), FIXED.C_TRANSPOSED)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"], do_not_specialize_on_alignment=["stride_cm", "stride_cn"])
+def any_width_kernel(  # noqa: ANN201, PLR0917
+    a_desc,
+    b_256_desc,
+    b_128_desc,
+    b_64_desc,
+    b_32_desc,
+    b_16_desc,
+    c,
+    c_rest,
+    bias_ptr,
+    M,
+    N,
+    K,
+    stride_cm,
+    stride_cn,
+    GROUP_SIZE_M,
+    BLOCK_SIZE_M: gl.constexpr,
+    BLOCK_SIZE_N: gl.constexpr,
+    BLOCK_SIZE_K: gl.constexpr,
+    WARPGROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    TURNS: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+    MULTIPLIER_REGISTERS: gl.constexpr,
+    C_TRANSPOSED: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    SHARE_B: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """Compute tiles of C one after the other.
+
+    b_256_desc to b_16_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
+    c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
+    WARPGROUPS: 2 or 3, which divide the rows; the launch's num_warps is 4, those of the first.
+    TURNS: buffers through which a warpgroup stores, in alternation: one or two.
+    SHARE_B: as in `warp_specialized_kernel`.
+    """
+    CTAS: gl.constexpr = gl.num_ctas()
+    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
+    RING: gl.constexpr = STAGES * (BLOCK_SIZE_M + BLOCK_SIZE_N) // 16
+    ring = gl.allocate_shared_memory(a_desc.dtype, [RING, 16, BLOCK_SIZE_K], a_desc.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
+    if CTAS == 1:
+        free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], cluster.barriers_of(CTAS))
+    else:
+        free = cluster.free_barriers(STAGES, WARPGROUPS, CTAS)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+        if CTAS == 1:
+            mbarrier.init(free.index(stage), count=WARPGROUPS)
+    if CTAS > 1:
+        cluster.publish_barriers()
+    fence_async_shared()
+
+    FIXED: gl.constexpr = fixed(
+        *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
+        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B),
+    )
+    out_buffers = ring
+    if stride_cm is None:
+        out_buffers = gl.allocate_shared_memory(c.dtype, [TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
+    extents = (M, N, K, GROUP_SIZE_M)
+    barriers = (ready, free)
+    b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc)
+    outputs = (c, c_rest, (stride_cm, stride_cn))
+    vectors = (bias_ptr, None, None, None)
+    LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)
+    if WARPGROUPS == 2:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+            ]
+            + [(cluster.idle, ())] * IDLE,
+            [4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS] + LOADERS,
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 2, FIXED)),
+                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+            ]
+            + [(cluster.idle, ())] * IDLE,
+            [4, 4, 1] + [1] * IDLE,
+            [MULTIPLIER_REGISTERS, MULTIPLIER_REGISTERS] + LOADERS,
+        )

@@ -1,0 +1,238 @@
+"""The search space of `any_width`: tiles that fill the device's waves at least as well as those of powers of two."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
+from tuner.kernels.gemm.hopper import cluster_sizes
+from tuner.kernels.gemm.hopper.resources import elsewhere, warpgroups
+from tuner.kernels.gemm.hopper.rules import WIDTHS
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.space import odd_rows, refinements, tile_rules
+from tuner.kernels.space.rule import rule
+from tuner.problem import Problem, dtype
+
+NAME = "any_width"
+_FEWEST_ROWS = 128
+"""Rows of the smallest tile."""
+_LENGTH = 64
+"""BLOCK_SIZE_K: rows of 128 bytes, one swizzle of shared memory."""
+_WARPS = {128: 8, 192: 12, 256: 8}
+"""Warps that multiply, by rows of a tile."""
+_WIDTHS = (*range(144, 256, 16),)
+"""Columns of tiles. 128 and 256 are as fast in `warp_specialized`, and narrower tiles were slower."""
+_ONE_WGMMA = 256
+_MOST_SUMS = {2: 192, 3: 96}
+"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 232 or 160."""
+_LARGEST = 128 * 384
+"""Sums of the largest tile of `warp_specialized`."""
+_SMALL = 1.05
+"""How many times as long as 128x256 a tile of 64x256 takes for as many sums of a multiprocessor (geomean over
+benchmarks/suites/last-wave.csv, measured on an H200)."""
+_PAIR = 2
+_GROUPS = (8, 16)
+_FEW_STAGES, _MOST_STAGES = 4, 8
+_OTHER_BYTES = 256
+"""Shared memory besides barriers through which Triton passes values between warps."""
+_OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+_AXES: Mapping[str, tuple[Value, ...]] = {
+    "BLOCK_SIZE_M": tuple(_WARPS),
+    "BLOCK_SIZE_N": _WIDTHS,
+    "num_warps": tuple(sorted({*_WARPS.values()})),
+    "BLOCK_SIZE_K": (_LENGTH,),
+    "GROUP_SIZE_M": (1,),
+    "num_stages": (1,),
+    "launch_pdl": (True,),
+}
+"""Every parameter's values, except that `expand` finds those of the axes with a single value here."""
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
+        return reason
+    if {problem.a_dtype, problem.b_dtype} not in ({"bfloat16"}, {"float16"}):
+        return f"{problem.a_dtype}: it multiplies bfloat16 or float16"
+    if problem.out_dtype not in ("bfloat16", "float16", "float32") or problem.scaling != "none":
+        return f"{problem.out_dtype}, scaling {problem.scaling}: it stores 16-bit floats or float32, without scales"
+    if problem.layout != "nt":
+        return f"layout {problem.layout}: it reads both operands along K"
+    return _too_small(problem)
+
+
+def _too_small(problem: Problem) -> str | None:
+    if problem.m <= _FEWEST_ROWS:
+        return f"M is {problem.m}: it is for more rows of A than the {_FEWEST_ROWS} of a tile"
+    if problem.k < _LENGTH // 2:
+        return f"K is {problem.k}: a stage along K would be more than half empty, it takes {_LENGTH // 2} or more"
+    return f"N is {problem.n}: a tile has {_WIDTHS[0]} columns" if problem.n < _WIDTHS[0] else None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _AXES, RULES, expand=_expand, options=_OPTIONS)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """Yield a tile with the deepest ring that fits, in every order of tiles; for odd rows also in pairs.
+
+    The blocks of a pair share the loads of the larger side.
+    """
+    tiles = [config]
+    if any(odd_rows.odd(problem)):
+        pair = config.replace(num_ctas=_PAIR)
+        wide = config.integer("BLOCK_SIZE_N") > config.integer("BLOCK_SIZE_M")
+        tiles.append(pair.replace(SHARE_B=True) if wide else pair)
+    rows = -(-problem.m // config.integer("BLOCK_SIZE_M"))
+    for tile in tiles:
+        for group in dict.fromkeys(min(group, rows) for group in _GROUPS):
+            yield tile.replace(num_stages=_deepest(tile, problem, device), GROUP_SIZE_M=group)
+
+
+def fills_waves(problem: Problem, device: Device) -> bool:
+    """Whether no multiprocessor computes more with a tile of this kernel than with those of `warp_specialized`."""
+    return _least(problem, device) <= _least_of_others(problem, device)
+
+
+def turns(config: Config, problem: Problem, device: Device) -> int:
+    """Buffers through which a warpgroup stores C, in alternation: two if they fit."""
+    return 2 if _taken(config, problem, 2) <= device.shared_bytes else 1
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """An upper bound on a block's shared memory: the ring, its barriers, and the buffers through which C is stored."""
+    return _taken(config, problem, turns(config, problem, device))
+
+
+def ring_bytes(config: Config) -> int:
+    """Shared memory of the ring of stages."""
+    rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N")
+    return config.integer("num_stages") * rows * config.integer("BLOCK_SIZE_K") * 2
+
+
+def _taken(config: Config, problem: Problem, turns: int) -> int:
+    stored = warpgroups(config) * turns * 64 * 64 * dtype.ITEMSIZE[problem.out_dtype]
+    reserved = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
+    return ring_bytes(config) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
+
+
+def _deepest(config: Config, problem: Problem, device: Device) -> int:
+    """The most stages beside two buffers for storing, or beside one where that makes one more of few stages."""
+    stage = ring_bytes(config.replace(num_stages=1)) + 16
+    one, two = (
+        min(_MOST_STAGES, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
+        for turns in (1, 2)
+    )
+    return one if two < _FEW_STAGES else two
+
+
+@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+    ring = ring_bytes(config)
+    others = shared_bytes(config, problem, device) - ring
+    return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
+
+
+@rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)
+def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """Keep float32 outputs from three warpgroups: an output may have rows that TMA cannot write."""
+    wide = dtype.ITEMSIZE[problem.out_dtype] == 4 and config.integer("num_warps") > 8
+    return (
+        f"{problem.out_dtype} from three warpgroups: without TMA it is stored through too much memory" if wide else None
+    )
+
+
+@rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
+    if _WARPS.get(rows) != warps:
+        return f"{rows} rows for {warps} warps: 128 or 256 for 8, 192 for 12"
+    if columns % 16 or not 16 <= columns <= _ONE_WGMMA:
+        return f"{columns} columns: a multiple of 16 up to {_ONE_WGMMA} is one wgmma"
+    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
+        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
+    if config.integer(refinements.NUM_CTAS, _PAIR) != _PAIR:
+        return f"clusters of {config[refinements.NUM_CTAS]}: only pairs were run so far"
+    return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+
+
+@rule(
+    "registers",
+    "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
+    fatal=True,
+    reads=(*_SIDES, "num_warps"),
+)
+def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    groups = warpgroups(config)
+    held, most = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") / (128 * groups), _MOST_SUMS[groups]
+    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+
+
+@rule("widths", "measured on an H200: docs/lessons.md, Tiles of any width", reads=("BLOCK_SIZE_N",))
+def _widths(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    columns = config["BLOCK_SIZE_N"]
+    return f"{columns} columns: {_WIDTHS[0]} to {_WIDTHS[-1]} are tried" if columns not in _WIDTHS else None
+
+
+@rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=_SIDES)
+def _waves(config: Config, problem: Problem, device: Device) -> str | None:
+    """Keep tiles to problems where no multiprocessor computes more than with others; without any, keep the best."""
+    rows, columns = (config.integer(name) for name in _SIDES)
+    sums = _busiest(rows, columns, problem, device)
+    least = max(_least(problem, device), _least_of_others(problem, device))
+    return f"{sums} sums of a multiprocessor, other tiles are worth {least:.0f}" if sums > least else None
+
+
+@rule("idle blocks", "the shape itself: every block of a pair has a tile")
+def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if refinements.NUM_CTAS not in config:
+        return None
+    extent, side = (problem.m, _SIDES[0]) if config.get(refinements.SHARE_B, False) else (problem.n, _SIDES[1])
+    return f"one tile of {config[side]} covers {extent}" if extent <= config.integer(side) else None
+
+
+def _busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
+    """Sums of the multiprocessor that computes the most tiles."""
+    tiles = -(-problem.m // rows) * -(-problem.n // columns)
+    return rows * columns * -(-tiles // device.sm_count)
+
+
+@functools.lru_cache(maxsize=1024)
+def _least(problem: Problem, device: Device) -> int:
+    """`_busiest` of this kernel's tiles, at best."""
+    wide = dtype.ITEMSIZE[problem.out_dtype] == 4
+    return min(
+        _busiest(rows, columns, problem, device)
+        for rows, warps in _WARPS.items()
+        for columns in _WIDTHS
+        if rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and warps > _WARPS[128])
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _least_of_others(problem: Problem, device: Device) -> float:
+    """`_busiest` of the tiles of `warp_specialized`, at best, those of 64 rows by what they are worth."""
+    widths = (128, 256, *(columns + rest for columns, rest in WIDTHS))
+    tall = [(rows, columns) for rows in (128, 256) for columns in widths if rows * columns <= _LARGEST]
+    return min(
+        *(_busiest(rows, columns, problem, device) for rows, columns in (*tall, (192, 192))),
+        *(_SMALL * _busiest(64, columns, problem, device) for columns in widths),
+    )
+
+
+RULES = (
+    tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    _shape,
+    _ring_first,
+    _wide_output,
+    _sums,
+    _idle_blocks,
+    _widths,
+    _waves,
+)

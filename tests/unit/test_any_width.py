@@ -1,0 +1,222 @@
+"""What `any_width` serves, the configs that it offers and those that it refuses. Without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+import tuner
+from tuner import Config, Problem
+from tuner.errors import KernelError
+from tuner.hardware import device as devices
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("matmul", "any_width")
+PLAIN = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=224,
+    BLOCK_SIZE_K=64,
+    GROUP_SIZE_M=16,
+    launch_pdl=True,
+    num_stages=4,
+    num_warps=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def _tried_triton(monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
+
+
+def bf16(*shape: int, **options: object) -> Problem:
+    return Problem(*shape, dtype="bf16", layout="nt", **options)
+
+
+UNSERVED = [
+    (bf16(4096, 4096, 4096), "interpreter", "no interpreter"),
+    (bf16(4096, 4096, 4096), "sm_100", "Hopper"),
+    (Problem(4096, 4096, 4096, dtype="bf16"), "sm_90", "along K"),
+    (Problem(4096, 4096, 4096, dtype="e4m3", layout="nt"), "sm_90", "bfloat16 or float16"),
+    (Problem(4096, 4096, 4096, dtype="fp32", layout="nt", precision="tf32"), "sm_90", "bfloat16 or float16"),
+    (bf16(4096, 4096, 4096, aligned=False), "sm_90", "not aligned"),
+    (bf16(128, 4096, 4096), "sm_90", "M is 128"),
+    (bf16(4096, 136, 4096), "sm_90", "N is 136"),
+    (bf16(4096, 4096, 24), "sm_90", "K is 24"),
+    (bf16(4096, 4096, 4096, invariant=True), "sm_90", "no one order"),
+]
+
+
+@pytest.mark.parametrize(("problem", "arch", "reason"), UNSERVED, ids=str)
+def test_what_it_cannot_do_is_said_in_a_sentence(problem, arch, reason):
+    assert reason in SPEC.unserved(problem, INTERPRETER if arch == "interpreter" else KNOWN[arch])
+
+
+@pytest.mark.parametrize(("running", "served"), [("3.6.0", False), ("3.7.0", True), ("3.9.0", False), ("", False)])
+def test_only_the_triton_that_placed_its_ring_runs_it(running, served, monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: running)
+    reason = SPEC.unserved(bf16(4096, 4096, 4096), H200)
+    assert reason is None if served else f"Triton {running}" in reason
+
+
+@pytest.mark.parametrize("out_dtype", ["bf16", "fp16", "fp32"])
+def test_its_space_is_small_and_its_default_is_in_it_wherever_it_serves(out_dtype):
+    served = 0
+    for m, n, k in itertools.product((129, 384, 1000, 8192), (144, 1600, 14336), (32, 1000, 4096)):
+        problem = bf16(m, n, k, out_dtype=out_dtype)
+        assert SPEC.unserved(problem, H200) is None
+        space = SPEC.space(problem, H200)
+        configs = space.configs()
+        assert 0 < len(configs) < 70
+        assert SPEC.default_config(problem, H200) in configs
+        served += 1
+        for config in configs:
+            assert config["BLOCK_SIZE_N"] % 16 == 0
+            assert config["BLOCK_SIZE_N"] & (config["BLOCK_SIZE_N"] - 1), "powers of two are warp_specialized's"
+            assert config["num_stages"] >= 3
+    assert served == 36
+
+
+BEST = {
+    (384, 14336, 4096): (128, 176),
+    (384, 18944, 3584): (192, 144),
+    (512, 10240, 8192): (256, 160),
+    (640, 10240, 5120): (128, 208),
+    (768, 7168, 8192): (256, 176),
+    (900, 7168, 5120): (192, 144),
+    (1024, 7168, 5120): (128, 224),
+    (1024, 7680, 5120): (128, 240),
+    (1024, 5120, 17920): (256, 160),
+    (1280, 5120, 5120): (128, 208),
+    (1536, 5120, 4096): (192, 160),
+    (2048, 3584, 18944): (128, 224),
+    (2048, 2560, 9728): (256, 160),
+}
+"""The tiles that were fastest of all kernels' on an H200 (benchmarks/suites/last-wave.csv)."""
+
+
+@pytest.mark.parametrize("shape", BEST, ids=str)
+def test_where_it_was_fastest_its_fastest_tile_is_the_default(shape):
+    config = registry.default_config(bf16(*shape), H200)
+    assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, *BEST[shape])
+    assert "num_ctas" not in config
+
+
+@pytest.mark.parametrize("shape", [(1200, 5120, 14336), (1792, 3584, 14336), (600, 9216, 3072), (4096, 4096, 4096)])
+def test_where_powers_of_two_fill_the_waves_they_stay_the_default(shape):
+    assert registry.default_config(bf16(*shape), H200).kernel == "warp_specialized"
+
+
+@pytest.mark.parametrize(("size", "odd"), [(5000, True), (3000, True), (5120, False), (3008, False)])
+def test_odd_rows_alone_are_tried_in_pairs_that_share_the_larger_side(size, odd):
+    configs = SPEC.space(bf16(size, size, size), H200).configs()
+    pairs = [config for config in configs if "num_ctas" in config]
+    assert bool(pairs) == odd
+    assert len(pairs) == (len(configs) / 2 if odd else 0)
+    for config in pairs:
+        assert config["num_ctas"] == 2
+        assert config.get("SHARE_B", False) == (config["BLOCK_SIZE_N"] > config["BLOCK_SIZE_M"])
+    assert ("num_ctas" in SPEC.default_config(bf16(size, size, size), H200)) == odd
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"BLOCK_SIZE_N": 136}, "136, no power of two"),
+        ({"BLOCK_SIZE_N": 512, "num_stages": 2}, "one wgmma"),
+        ({"BLOCK_SIZE_N": 8}, "one wgmma"),
+        ({"BLOCK_SIZE_M": 192}, "192 rows for 8 warps"),
+        ({"BLOCK_SIZE_M": 64}, "64 rows for 8 warps"),
+        ({"num_warps": 12}, "128 rows for 12 warps"),
+        ({"BLOCK_SIZE_K": 128, "num_stages": 2}, "BLOCK_SIZE_K is 128"),
+        ({"BLOCK_SIZE_M": 256, "num_stages": 3}, "224 sums, 192 fit"),
+        ({"BLOCK_SIZE_M": 192, "num_warps": 12, "num_stages": 3}, "112 sums, 96 fit"),
+        ({"num_ctas": 4}, "only pairs"),
+        ({"SHARE_B": True}, "without num_ctas"),
+        ({"num_stages": 1}, "2 stages"),
+        ({"num_stages": 6}, "shared memory"),
+        ({"EPILOGUE_PARTS": 2}, "EPILOGUE_PARTS is no parameter"),
+    ],
+    ids=str,
+)
+def test_what_no_tile_can_be_is_refused(values, reason):
+    space = SPEC.space(bf16(4096, 4096, 4096), H200)
+    assert space.rejection(PLAIN, fatal_only=True) is None
+    assert reason in space.rejection(PLAIN.replace(**values), fatal_only=True)
+
+
+def test_a_ring_that_triton_would_not_place_first_is_refused():
+    narrow = PLAIN.replace(BLOCK_SIZE_N=16, num_stages=2)
+    space = SPEC.space(bf16(4096, 4096, 4096, out_dtype="fp32"), H200)
+    assert "must be the most" in space.rejection(narrow, fatal_only=True)
+    assert space.rejection(narrow.replace(num_stages=6), fatal_only=True) is None
+
+
+def test_powers_of_two_can_run_and_are_not_tried():
+    space = SPEC.space(bf16(2048, 3584, 18944), H200)
+    assert space.rejection(PLAIN) is None
+    for columns in (64, 128, 256):
+        wide = PLAIN.replace(BLOCK_SIZE_N=columns)
+        assert "are tried" in space.rejection(wide)
+        assert space.rejection(wide, fatal_only=True) is None
+
+
+def test_tiles_of_which_a_multiprocessor_computes_more_are_not_tried():
+    space = SPEC.space(bf16(2048, 3584, 18944), H200)
+    assert "sums of a multiprocessor" in space.rejection(PLAIN.replace(BLOCK_SIZE_N=240))
+    assert space.rejection(PLAIN.replace(BLOCK_SIZE_N=240), fatal_only=True) is None
+
+
+def test_three_warpgroups_store_no_wide_output():
+    three = PLAIN.replace(BLOCK_SIZE_M=192, BLOCK_SIZE_N=144, num_warps=12, num_stages=3)
+    narrow, wide = (SPEC.space(bf16(900, 7168, 5120, out_dtype=out), H200) for out in ("fp16", "fp32"))
+    assert narrow.rejection(three) is None
+    assert "three warpgroups" in wide.rejection(three, fatal_only=True)
+
+
+def test_every_block_of_a_pair_has_a_tile():
+    pair = PLAIN.replace(num_ctas=2)
+    assert "one tile of 224 covers 200" in SPEC.space(bf16(4096, 200, 4096), H200).rejection(pair)
+    assert "one tile of 128 covers" not in (
+        SPEC.space(bf16(136, 200, 4096), H200).rejection(pair.replace(SHARE_B=True)) or ""
+    )
+
+
+STORED_BEHIND = "gep(@global_smem, i32 180224) gep(@global_smem, i32 213136) gep(@global_smem, i32 %stage)"
+
+
+@pytest.mark.parametrize(
+    ("llir", "reason"),
+    [
+        (STORED_BEHIND, None),
+        (STORED_BEHIND.replace("i32", "i64"), None),
+        ("gep(@global_smem, i32 0) gep(@global_smem, i32 180224)", "not first"),
+        ("gep(@global_smem, i32 16384) gep(@global_smem, i32 213136)", "not first"),
+        ("gep(@global_smem, i32 180223)", "not first"),
+        ("gep(@global_smem, i32 400000)", "not first"),
+        ("gep(@shared, i32 180224)", "nothing is known"),
+    ],
+)
+def test_a_ring_that_does_not_come_first_in_shared_memory_does_not_compile(llir, reason, monkeypatch):
+    from tuner.kernels.gemm.hopper import any_width
+
+    compiled = SimpleNamespace(asm={"llir": llir})
+    monkeypatch.setattr(any_width, "_SPEC", SimpleNamespace(compile=lambda problem, config: compiled))
+    if reason is None:
+        assert SPEC.compile(bf16(2048, 3584, 18944), PLAIN) is compiled
+    else:
+        with pytest.raises(KernelError, match=reason):
+            SPEC.compile(bf16(2048, 3584, 18944), PLAIN)
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_table_serves_a_width_that_is_no_power_of_two(make_row, make_table, tmp_path):
+    row = make_row(2000, 3584, 4096, config=PLAIN, version=SPEC.version, dtype="bf16", layout="nt")
+    tuner.use(make_table(row).write(tmp_path))
+    found = tuner.lookup(row.problem, H200)
+    assert (found.rule, found.config) == ("exact", PLAIN)
