@@ -232,10 +232,10 @@ def load_scales(scales, scale_buffers, barrier, stage, step, place, extents, FIX
         stride_am, stride_ak, stride_bk, stride_bn = strides
         by_lane: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
         rows = start_m + gl.arange(0, ROWS, layout=by_lane)
-        a_at = a_scales + step.to(gl.int64) * stride_ak + rows.to(gl.int64) * stride_am
+        a_at = a_scales + gl.to_tensor(step).to(gl.int64) * stride_ak + rows.to(gl.int64) * stride_am
         async_copy.async_copy_global_to_shared(a_buffers.index(stage).reshape([ROWS]), a_at, mask=rows < M)
         steps = first + gl.arange(0, AHEAD, layout=by_lane)
-        b_at = b_scales + block.to(gl.int64) * stride_bn + steps.to(gl.int64) * stride_bk
+        b_at = b_scales + gl.to_tensor(block).to(gl.int64) * stride_bn + steps.to(gl.int64) * stride_bk
         wanted = (steps < first + VECTOR) & (steps < count_blocks(K, LENGTH))
         async_copy.async_copy_global_to_shared(b_buffers.index(stage).reshape([AHEAD]), b_at, mask=wanted)
         # Each of the warp's threads arrives once what it copied is there.
