@@ -26,6 +26,9 @@ from tuner.kernels.gemm.hopper.loader import async_load
 from tuner.kernels.gemm.hopper.output import finished, halves, out_buffers_of, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of
 
+# Newer Triton releases have the first name, others the second.
+copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+
 LENGTH = gl.constexpr(128)
 """Elements along K of a stage, and of a scale's block. A scale of B also belongs to as many columns."""
 DEPTH = gl.constexpr(4)
@@ -135,9 +138,10 @@ def add_steps(  # noqa: ANN201, PLR0917
     """
     a_buffers, b_buffers = buffers
     ready, free = barriers
+    LAYOUT: gl.constexpr = sums.type.layout
     for ahead in gl.static_range(STEPS):
         mbarrier.wait(ready.index(stage), phase)
-        after = scales_of_step(scale_buffers, stage, step + ahead, FIRST, sums.type.layout, FIXED)
+        after = scales_of_step(scale_buffers, stage, step + ahead, FIRST, LAYOUT, FIXED)
         a = a_buffers.index(stage)
         if FIXED.WARPGROUPS > 1:
             a = a.slice(FIRST, WGMMA_ROWS, 0)
@@ -233,11 +237,11 @@ def load_scales(scales, scale_buffers, barrier, stage, step, place, extents, FIX
         by_lane: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
         rows = start_m + gl.arange(0, ROWS, layout=by_lane)
         a_at = a_scales + gl.to_tensor(step).to(gl.int64) * stride_ak + rows.to(gl.int64) * stride_am
-        async_copy.async_copy_global_to_shared(a_buffers.index(stage).reshape([ROWS]), a_at, mask=rows < M)
+        copy_async(a_buffers.index(stage).reshape([ROWS]), a_at, mask=rows < M)
         steps = first + gl.arange(0, AHEAD, layout=by_lane)
         b_at = b_scales + gl.to_tensor(block).to(gl.int64) * stride_bn + steps.to(gl.int64) * stride_bk
         wanted = (steps < first + VECTOR) & (steps < count_blocks(K, LENGTH))
-        async_copy.async_copy_global_to_shared(b_buffers.index(stage).reshape([AHEAD]), b_at, mask=wanted)
+        copy_async(b_buffers.index(stage).reshape([AHEAD]), b_at, mask=wanted)
         # Each of the warp's threads arrives once what it copied is there.
         async_copy.mbarrier_arrive(barrier, increment_count=False)
 
@@ -278,10 +282,8 @@ def fill(extents, buffers, scale_buffers, barriers, descriptors, scales, FIXED: 
 
 
 @gluon.jit(
-    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"],
-    do_not_specialize_on_alignment=[
-        *("stride_cm", "stride_cn", "stride_asm", "stride_ask", "stride_bsk", "stride_bsn"),
-    ],
+    do_not_specialize=["M", "N", "K", "GROUP_SIZE_M", "stride_asm", "stride_ask", "stride_bsk", "stride_bsn"],
+    do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
 )
 def block_scaled_kernel(  # noqa: ANN201, PLR0917
     a_desc,

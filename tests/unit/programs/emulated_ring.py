@@ -335,9 +335,7 @@ def install():
         arrive=lambda barrier, count: barrier.arrive(times=count),
         expect=lambda barrier, size: barrier.arrive(expected=size),
     )
-    copying = module(
-        "async_copy", async_copy_global_to_shared=copy_global_to_shared, mbarrier_arrive=arrive_when_copied
-    )
+    copying = module("async_copy", async_load=copy_global_to_shared, mbarrier_arrive=arrive_when_copied)
     nvidia = "triton.experimental.gluon.language.nvidia"
     module(nvidia)
     module(f"{nvidia}.ampere", async_copy=copying)
