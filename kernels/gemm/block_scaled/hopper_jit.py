@@ -139,6 +139,8 @@ def add_steps(  # noqa: ANN201, PLR0917
     a_buffers, b_buffers = buffers
     ready, free = barriers
     LAYOUT: gl.constexpr = sums.type.layout
+    before = stage
+    factor = None
     for ahead in gl.static_range(STEPS):
         mbarrier.wait(ready.index(stage), phase)
         after = scales_of_step(scale_buffers, stage, step + ahead, FIRST, LAYOUT, FIXED)

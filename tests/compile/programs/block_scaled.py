@@ -18,7 +18,7 @@ from tuner.sweep.binary_resources import read_resources
 
 SPEC = registry.find("matmul", "block_scaled_warp_specialized")
 CASES = [
-    # The tile, the parts of a store, and a problem; its scales are read by TMA where M and the steps are multiples of 4.
+    # The tile, the parts of a store, and a problem. TMA reads its scales if M and the steps are multiples of 4.
     (128, 128, 2, Problem(4096, 4096, 7168, dtype="e4m3", layout="nt", scaling="block")),
     # Rows of 1,001 elements: the output is stored through its pointer.
     (128, 128, 4, Problem(516, 1001, 1536, dtype="e4m3", layout="nt", scaling="block", epilogue="bias+gelu")),

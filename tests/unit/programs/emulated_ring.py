@@ -10,6 +10,7 @@ Usage: emulated_ring.py; the JSON is a list of {case, fault, difference}.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import queue
@@ -74,7 +75,7 @@ class Tensor(np.ndarray):
         return self[..., 0], self[..., 1]
 
     def to(self, dtype, bitcast=False):
-        return self.view(np.int32 if dtype is gl.int32 else np.float32) if bitcast else self
+        return self.view(np.int32 if dtype is INT32 else np.float32) if bitcast else self
 
 
 def tensor(array):
@@ -138,7 +139,7 @@ class Barrier:
         with self.condition:
             self.bytes += expected
             self.pending -= times
-            assert self.pending >= 0 and self.bytes >= 0, "more arrivals or bytes than expected"
+            assert min(self.pending, self.bytes) >= 0, "more arrivals or bytes than expected"
             if self.pending == self.bytes == 0:
                 self.phase ^= 1
                 self.pending = self.count
@@ -173,6 +174,9 @@ class DType:
         return self.name.startswith("int")
 
 
+INT32, INT64, FLOAT32 = DType("int32", 32), DType("int64", 64), DType("fp32", 32)
+
+
 class Pending:
     """The products of a wgmma, which nobody may read yet."""
 
@@ -192,10 +196,8 @@ def jitter():
 def copy_out_of_order():
     held = []
     while True:
-        try:
+        with contextlib.suppress(queue.Empty):
             held.append(engine.get(timeout=0.0005))
-        except queue.Empty:
-            pass
         while held and (len(held) > 3 or random.random() < 0.7):
             held.pop(random.randrange(len(held)))()
 
@@ -203,7 +205,7 @@ def copy_out_of_order():
 def guarded(function, *arguments):
     try:
         function(*arguments)
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001  whatever fails in a thread is told
         failures.append(f"{getattr(function, '__name__', function)}: {type(e).__name__}: {e}")
 
 
@@ -234,7 +236,7 @@ def arrive_when_copied(barrier, increment_count):
 
 
 def warpgroup_mma(a, b, sums, use_acc, is_async):
-    assert is_async and not use_acc
+    assert (is_async, use_acc) == (True, False)
     context.flight.append(Pending(a, b))
     return context.flight[-1]
 
@@ -261,7 +263,7 @@ def store_wait(pending):
 
 
 def allocate(dtype, shape, layout):
-    if dtype is not gl.int64:
+    if dtype is not INT64:
         return Memory(np.full(shape, np.nan, np.float32), dtype)
     array = np.empty(shape[0], object)
     array[:] = [Barrier() for _ in range(shape[0])]
@@ -274,7 +276,7 @@ def warp_specialize(partitions, warps, registers):
     def run(function, arguments):
         context.program, context.flight, context.stores, context.copies = program, [], [], []
         function(*arguments)
-        assert not (context.flight or context.stores or context.copies)
+        assert not context.flight + context.stores + context.copies
 
     together([(lambda one=one: guarded(run, *one)) for one in partitions])
 
@@ -304,14 +306,13 @@ def install():
         made.__dict__.update(fields, __path__=[])
         return made
 
-    global gl
     gl = module(
         "triton.experimental.gluon.language",
         constexpr=Constant,
         constexpr_function=same,
-        int32=DType("int32", 32),
-        int64=DType("int64", 64),
-        float32=DType("fp32", 32),
+        int32=INT32,
+        int64=INT64,
+        float32=FLOAT32,
         to_tensor=tensor,
         zeros=lambda shape, dtype, layout: tensor(np.zeros(shape, np.float32)),
         arange=lambda first, beyond, layout: tensor(np.arange(first, beyond, dtype=np.int32)),
@@ -373,8 +374,8 @@ def difference(kernel, shape, tile, others, by_tma):
     f8, bf16 = DType("fp8", 8), DType("bf16", 16)
     scales = (Pointer(fine.ravel()), Pointer(coarse.ravel()), 1, m, 1, blocks)
     if by_tma:
-        of_rows = Descriptor(fine, (1, max(64, rows)), gl.float32)
-        scales = (of_rows, Descriptor(coarse, (1, 32), gl.float32), None, None, None, None)
+        of_rows = Descriptor(fine, (1, max(64, rows)), FLOAT32)
+        scales = (of_rows, Descriptor(coarse, (1, 32), FLOAT32), None, None, None, None)
     operands = (Descriptor(a, (rows, 128), f8), Descriptor(weight, (columns, 128), f8))
     stored = Descriptor(out, (64, columns // parts), bf16)
     tail = (m, n, k, *scales[2:], None, None, group, rows, columns, parts, max(1, rows // 64), stages, blocks % 4)
