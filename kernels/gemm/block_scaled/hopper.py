@@ -22,7 +22,6 @@ from tuner.kernels.gemm.block_scaled import hopper_jit
 from tuner.kernels.gemm.block_scaled.hopper_space import NAME, WGMMA_ROWS, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper import loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
-from tuner.kernels.gemm.hopper.warp_specialized import _destination as destination
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
@@ -51,15 +50,17 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     if _readable_by_tma(of_rows) and _readable_by_tma(of_columns):
         scale_strides = (None,) * 4
         scales = (_scales(of_rows, max(rows, WGMMA_ROWS)), _scales(of_columns, hopper_jit.AHEAD.value))
+    c_strides = destination_strides(out)
+    c = laid_out(out, WGMMA_ROWS, columns // constants["EPILOGUE_PARTS"], 1) if c_strides[0] is None else out
     arguments = (
         laid_out(a, rows, hopper_jit.LENGTH.value, 1),
         laid_out(b, hopper_jit.LENGTH.value, columns, 1),
         *scales,
-        destination(out, WGMMA_ROWS, columns // constants["EPILOGUE_PARTS"], 1),
+        c,
         operands.bias,
         *view.shape,
         *scale_strides,
-        *destination_strides(out),
+        *c_strides,
         min(max(1, config.integer("GROUP_SIZE_M", 1)), tiles_m),
     )
     on_device = a.device.index if a.is_cuda else None
@@ -151,6 +152,6 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=sources_of(
         *(hopper_jit, loader, tile, output, program, _readable_by_tma, _scales, _static),
-        *(laid_out, destination, descriptor, placement),
+        *(laid_out, descriptor, placement),
     ),
 )
