@@ -74,7 +74,8 @@ def _readable_by_tma(scales: torch.Tensor) -> bool:
     if scales.data_ptr() % VECTOR_BYTES or (columns > 1 and column_stride != 1):
         return False
     # The stride of a dimension of one element is never used, whatever torch says it is.
-    return rows == 1 or (row_stride >= columns and row_stride * scales.element_size() % VECTOR_BYTES == 0)
+    aligned = row_stride * scales.element_size() % VECTOR_BYTES == 0
+    return rows == 1 or (row_stride >= columns and bool(aligned))
 
 
 def _scales(matrix: torch.Tensor, columns: int) -> TensorDescriptor:

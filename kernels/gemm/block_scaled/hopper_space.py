@@ -121,11 +121,12 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 @rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    rows = max(min(_ROWS), tile_resources.next_power_of_two(problem.m))
-    if config.integer("BLOCK_SIZE_M") > rows:
-        return f"BLOCK_SIZE_M is {config['BLOCK_SIZE_M']}, {rows} covers M"
-    columns = tile_resources.next_power_of_two(problem.n)
-    return f"BLOCK_SIZE_N is {config['BLOCK_SIZE_N']}, {columns} covers N" if config["BLOCK_SIZE_N"] > columns else None
+    rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
+    covers_m = max(min(_ROWS), tile_resources.next_power_of_two(problem.m))
+    covers_n = tile_resources.next_power_of_two(problem.n)
+    if rows > covers_m:
+        return f"BLOCK_SIZE_M is {rows}, {covers_m} covers M"
+    return f"BLOCK_SIZE_N is {columns}, {covers_n} covers N" if columns > covers_n else None
 
 
 @rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", reads=_SIDES)
