@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 SOURCE = Path(__file__).parents[3] / "kernels" / "gemm" / "block_scaled" / "hopper_jit.py"
-LIMIT_S = 2.0
+LIMIT_S = 6.0
 THREADS = 32
 """Threads of the loading warp, which arrive one by one where they copy."""
 CASES = [
