@@ -42,20 +42,21 @@ def _is_few_wide_rows(problem: Problem) -> bool:
     return problem.m <= _SWAPPED_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2
 
 
-def _fills(problem: Problem, device: Device) -> bool:
-    """Match unless the problem has scales of blocks and its 128x128 tiles, never split, fill less than half the device.
+def _is_left_idle(problem: Problem, device: Device) -> bool:
+    """Match scales of blocks if tiles of 128x128, never split, fill less than half the device."""
+    return problem.scaling == "block" and 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count
 
-    Source: benchmarks/results/warp-specialized-h200.json; benchmarks/suites/unseen-tuned.csv.
+
+def _specialized_rows(problem: Problem, device: Device) -> bool:  # noqa: ARG001
+    """Match more than 128 rows, of 16-bit operands more than 256, without scales of blocks.
+
+    With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """
-    return problem.scaling != "block" or 2 * -(-problem.m // 128) * -(-problem.n // 128) >= device.sm_count
+    return problem.scaling != "block" and problem.m > 128 and not _is_few_wide_rows(problem)
 
 
-def _specialized_rows(problem: Problem, device: Device) -> bool:
-    return _fills(problem, device) and problem.m > 128 and not _is_few_wide_rows(problem)
-
-
-def _specialized_few_rows(problem: Problem, device: Device) -> bool:
-    return _fills(problem, device) and _is_few_wide_rows(problem)
+def _specialized_few_rows(problem: Problem, device: Device) -> bool:  # noqa: ARG001
+    return _is_few_wide_rows(problem)
 
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
@@ -108,6 +109,8 @@ TABLE = (
     Line(5, "gemv", _two_rows),
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
+    Line(5, "block_scaled_warp_specialized", always),
+    Line(5, "block_scaled", _is_left_idle),
     Line(4, "warp_specialized", _specialized_few_rows),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_16_bits),
