@@ -131,11 +131,14 @@ def _padding(config: Config, problem: Problem, device: Device) -> str | None:  #
 
 @rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", reads=_SIDES)
 def _thin(config: Config, problem: Problem, device: Device) -> str | None:
-    """Reject small tiles if larger ones still fill the device many times over."""
+    """Reject small tiles if larger ones still fill the device many times over, one warpgroup if they do so twice."""
     rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
     count, largest = tiles(config, problem), min(128, tile_resources.next_power_of_two(problem.m)) * max(_COLUMNS)
     if count > 8 * device.sm_count and rows * columns < largest:
         return f"{count} tiles of {rows}x{columns}: a larger one loads each operand less often"
+    large = tiles(config.replace(BLOCK_SIZE_M=max(_ROWS), BLOCK_SIZE_N=max(_COLUMNS)), problem)
+    if rows < max(_ROWS) < problem.m and large >= 2 * device.sm_count:
+        return f"{rows} rows, {large} tiles of {max(_ROWS)}x{max(_COLUMNS)}: these ask less of the L2"
     return None
 
 
