@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -77,6 +78,18 @@ def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(served, make_stub, sh
         # Numbers are the same; addresses are each process's own.
         assert [p for p in one.params if len(p) == 4] == [p for p in other.params if len(p) == 4]
         assert [len(p) for p in one.params] == [len(p) for p in other.params]
+
+
+def test_every_m_of_a_range_ships_where_a_kernel_has_another_binary_for_it(make_stub, make_rows, make_family, tmp_path):
+    """`gemv` has the power of two that covers M in its binary, and the row that serves a range has one M."""
+    problem = Problem(4, 256, 256, layout="nt")
+    winner = registry.find("matmul", "gemv").default_config(problem, KNOWN["sm_90"])
+    path = replace(make_rows({problem: winner}), families=(make_family(4, problem=problem),)).write(tmp_path)
+    assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
+    report = make_stub().run("served.py", "families", str(path), json.dumps([1, 2, 3, 4]), "nt")
+    assert report.printed["compiled"] == 0
+    assert {launch.name for launch in report.launches} == {"gemv_kernel"}
+    assert len({launch.name for launch in report.launches}) < len(report.loads)
 
 
 def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_stub, make_rows, make_family, tmp_path):
@@ -157,7 +170,7 @@ def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
 
 @pytest.fixture(scope="module")
 def make_rows():
-    from tuner.hardware.device import KNOWN, Environment
+    from tuner.hardware.device import Environment
     from tuner.lookup.row import Provenance, Row
     from tuner.lookup.table import Table
 

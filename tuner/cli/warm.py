@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuner.kernel.config import Config
     from tuner.lookup.row import Row
     from tuner.problem import Problem
+    from tuner.problem.family import Range
     from tuner.sweep.compile_pool import CompilePool
 
 
@@ -49,10 +50,10 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
         raise UsageError("the interpreter compiles nothing: unset TRITON_INTERPRET")
     for name in names:
         kernels.find(name)
-    device, rows = _rows(places, slug)
+    device, rows, ranges = _rows(places, slug)
     begun = time.monotonic()
     with CompilePool(device, workers=jobs) as pool:
-        failed = _compile(pool, list(served(rows, device)))
+        failed = _compile(pool, list(served(rows, device, ranges)))
     found = {
         "device": device.slug,
         "rows": len(rows),
@@ -65,8 +66,8 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
     return 1 if failed else 0
 
 
-def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row]]:
-    """The device, and the rows that sources hold for it."""
+def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row], list[tuple[Problem, Range]]]:
+    """The device, the rows that sources hold for it, and the ranges of M by the problems of their rows."""
     from tuner.lookup import device_names, match_rules, sources
     from tuner.lookup.lookup import resolver
 
@@ -83,7 +84,8 @@ def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row]]:
         raise TableError(
             f"no row that {device.slug} can use in {where}: name a table of it, or tune on it with `tuner run`"
         )
-    return device, rows
+    ranges = [each for winners in by_source for tuned in winners.families.values() for each in tuned.by_row()]
+    return device, rows, ranges
 
 
 def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, str]:

@@ -63,6 +63,11 @@ class TunedBatches:
         self._last_batches = [last for _, last in spans]
         self._spans = [(first, TunedFamily(overlaid(each))) for (first, _), each in spans.items()]
 
+    def by_row(self) -> Iterator[tuple[Problem, Range]]:
+        """Yield each range with the problem whose winner serves it."""
+        for _, tuned in self._spans:
+            yield from ((tuned.row(place), each) for place, each in enumerate(tuned.ranges))
+
     def last_of_each(self) -> set[int]:
         """The last batches of all that is served alike, and of the gaps between."""
         return {*self._last_batches, *(first - 1 for first, _ in self._spans)}

@@ -22,6 +22,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
+from tuner.problem.family import Range
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -72,7 +73,8 @@ def write(table: Table, directory: Path) -> Written:
     """
     failed: list[str] = []
     made: dict[str, CompiledEntry] = {}
-    for problem, config in served(table.rows, table.device):
+    ranges = [(family.at(each.row_m), each) for family in table.families for each in family.ranges]
+    for problem, config in served(table.rows, table.device, ranges):
         try:
             for kernel in _compiled(problem, config):
                 made.setdefault(kernel.entry["key"], kernel)
@@ -84,10 +86,12 @@ def write(table: Table, directory: Path) -> Written:
     return replace(found, failed=tuple(failed))
 
 
-def served(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Config]]:
-    """What calls of the problems of rows launch on a device, with each class of binaries once."""
+def served(
+    rows: Sequence[Row], device: Device, ranges: Iterable[tuple[Problem, Range]]
+) -> Iterator[tuple[Problem, Config]]:
+    """What calls of the problems of rows launch, and of ranges by their rows' problems; each class of binaries once."""
     seen: set[tuple[str, str]] = set()
-    for problem, config in _asked(rows, device):
+    for problem, config in _asked(rows, device, ranges):
         try:
             compile_class = registry.find(problem.op, config.kernel, problem.source).compile_class(problem, config)
         except (KernelError, NotImplementedError):
@@ -99,14 +103,32 @@ def served(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Confi
             yield problem, config
 
 
-def _asked(rows: Sequence[Row], device: Device) -> Iterator[tuple[Problem, Config]]:
+def _asked(
+    rows: Sequence[Row], device: Device, ranges: Iterable[tuple[Problem, Range]]
+) -> Iterator[tuple[Problem, Config]]:
     for row in rows:
         yield row.problem, row.config
+    configs = {row.problem: row.config for row in rows}
+    for problem, each in ranges:
+        if problem in configs:
+            for m in _of_each_kind(each.first_m, each.last_m):
+                yield problem.with_m(m), configs[problem]
     for row in rows:
         for problem in _alignments(row.problem):
             config = _default(problem, device)
             if config is not None:
                 yield problem, config
+
+
+def _of_each_kind(first_m: int, last_m: int) -> list[int]:
+    """Ms of a range on which binaries may depend: its ends, powers of two and their neighbours, multiples of 16 or not.
+
+    `gemv` has M's power of two in its binary, and TMA reads scales of rows that 16 bytes divide.
+    """
+    powers = (1 << exponent for exponent in range(first_m.bit_length() - 1, last_m.bit_length()))
+    near = {m + step for m in (first_m, last_m, *powers) for step in range(-2, 4)}
+    whole = {-(-first_m // unit) * unit for unit in (4, 8, 16)}
+    return sorted(m for m in near | whole if first_m <= m <= last_m)
 
 
 def _alignments(problem: Problem) -> Iterable[Problem]:

@@ -85,8 +85,9 @@ def specialized() -> None:
 def families() -> None:
     """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
     tuner.use(sys.argv[2])
+    weight = stub_matmul.half(256, 256)
     for m in json.loads(sys.argv[3]):
-        call(stub_matmul.half(m, 256), stub_matmul.half(256, 256))
+        call(stub_matmul.half(m, 256), weight.t() if sys.argv[4:] == ["nt"] else weight)
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
 
 
