@@ -27,10 +27,10 @@ def run_program(name: str, *arguments: str, **env: str) -> list[dict]:
     return json.loads(child.stdout)
 
 
-@pytest.mark.parametrize("package", packages.EXPERTS)
 @pytest.mark.long
-def test_every_dtype_matches_float64_on_the_interpreter(package):
-    found = run_program("numerics.py", package, TRITON_INTERPRET="1")
+def test_every_dtype_matches_float64_on_the_interpreter():
+    """vLLM's kernel; a whole run of `tuner moe` compares SGLang's with the same reference (test_command.py)."""
+    found = run_program("numerics.py", "vllm", TRITON_INTERPRET="1")
     assert len(found) >= 8
     for one in found:
         assert one["error"] < 0.2, one["case"]
