@@ -237,6 +237,14 @@ def test_the_config_of_a_users_file_that_cannot_be_played_is_said(block_m, tmp_p
     assert f"M 1: {said}" in run(tmp_path, *words)[2].splitlines()
 
 
+@pytest.mark.parametrize("words", [("--trials", "5"), ("--time-budget", "9s"), ("--fresh",)], ids=str)
+def test_what_tunes_is_refused_where_nothing_is_tuned(words, capfd):
+    with pytest.raises(SystemExit) as ended:
+        main(["moe", *SIZES, "--m", "1", "--for", "vllm", "--play-only", *words, *WHERE])
+    assert ended.value.code == 2
+    assert f"{words[0]} is for tuning, and --play-only tunes nothing: leave one out" in capfd.readouterr().err
+
+
 def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))

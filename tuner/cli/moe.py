@@ -96,6 +96,9 @@ def moe(package: str, out: Path, **given: Any) -> int:
     from tuner.moe.package import load
     from tuner.sweep.job import SPENT
 
+    for name in ("trials", "time_budget", "fresh"):
+        if given["play_only"] and given[name]:
+            raise UsageError(f"--{name.replace('_', '-')} is for tuning, and --play-only tunes nothing: leave one out")
     layer = _layer(given)
     recording = None if given["routing"] in (routing.UNIFORM, routing.ZIPF) else Path(given["routing"])
     named = given["routing"] if recording is None else routing.record(recording, layer.experts, layer.top_k)
