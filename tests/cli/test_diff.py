@@ -12,6 +12,7 @@ import pytest
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
+from tuner.problem.family import Check
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
@@ -143,7 +144,7 @@ def test_borders_that_moved_are_listed(run, write, make_row, make_family):
     code, out, _ = run("diff", a, b)
     assert code == 1
     head, _, line = out.splitlines()
-    assert "1 family with other ranges" in head
+    assert "1 family with other ranges or checks" in head
     assert line.split() == ["matmul", "Mx512x256", "float16", "nn", "ranges", "1-16,", "17-64", "1-32,", "33-64"]
     (found,) = json.loads(run("diff", a, b, "--json")[1])["tables"]
     assert found["moved"] == [
@@ -151,6 +152,22 @@ def test_borders_that_moved_are_listed(run, write, make_row, make_family):
             "family": "matmul Mx512x256 float16 nn",
             "a": [[1, 16, 16, "measured"], [17, 64, 64, "measured"]],
             "b": [[1, 32, 32, "measured"], [33, 64, 64, "measured"]],
+            "checks": None,
         }
     ]
     assert run("diff", a, write("c", *rows))[1].splitlines()[-1].split()[-3:] == ["1-16,", "17-64,", "65-128"]
+
+
+def test_what_a_family_lost_when_it_was_checked_is_a_difference_of_its_own(run, write, make_row, make_family):
+    row, checks = make_row(64), [None, Check(3, 1.0021, 1.0449), Check(3, 1.00209, 1.0449)]
+    a, b, c = (
+        write(name, row, families=(make_family(64, check=check),)) for name, check in zip("abc", checks, strict=True)
+    )
+    code, out, _ = run("diff", a, b)
+    head, _, line = out.splitlines()
+    assert (code, "1 family with other ranges or checks" in head) == (1, True)
+    assert line.split()[4:] == ["check", "none", "0.2%,", "at", "most", "4.5%"]
+    (found,) = json.loads(run("diff", a, b, "--json")[1])["tables"]
+    (moved,) = found["moved"]
+    assert (moved["a"], moved["b"], moved["checks"]) == ([], [], [[None], [[3, 1.0021, 1.0449]]])
+    assert run("diff", b, c)[1].splitlines()[0].endswith("equal"), "a table holds four digits"

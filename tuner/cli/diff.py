@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tuner.lookup.row import Row
     from tuner.lookup.table import Table
-    from tuner.problem.family import Range
+    from tuner.problem.family import Check, Range
     from tuner.tables.diff import Change, Difference
 
 _COLUMNS = ("problem", "differs", "A", "B", "worth")
@@ -64,7 +64,11 @@ def _print(difference: Difference) -> None:
     ]
     rows += [(str(row.problem), "only in B", "", row.config.label, "") for row in difference.only_after]
     rows += [_cells(change) for change in difference.changes]
-    rows += [(each.family, "ranges", _spans(each.before), _spans(each.after), "") for each in difference.moved]
+    for each in difference.moved:
+        if each.before or each.after:
+            rows.append((each.family, "ranges", _spans(each.before), _spans(each.after), ""))
+        if each.checks is not None:
+            rows.append((each.family, "check", *map(_losses, each.checks), ""))
     click.echo(f"{difference.op} on {difference.device}: {_summary(difference)}")
     if rows:
         output.print_table(_COLUMNS, rows, empty="")
@@ -73,6 +77,11 @@ def _print(difference: Difference) -> None:
 def _spans(ranges: Iterable[Range]) -> str:
     shown = ((f"{each.first_m}-{each.last_m}", each.evidence) for each in ranges)
     return ", ".join(span if evidence == MEASURED else f"{span} {evidence}" for span, evidence in shown)
+
+
+def _losses(checks: Iterable[Check | None]) -> str:
+    shown = (f"{check.geomean - 1:.1%}, at most {check.worst - 1:.1%}" if check else "none" for check in checks)
+    return "; ".join(shown)
 
 
 def _summary(difference: Difference) -> str:
@@ -85,7 +94,7 @@ def _summary(difference: Difference) -> str:
         f"{len(difference.changes)} changed, {configs} of them in config",
     ]
     if difference.moved:
-        parts.append(f"{output.quantity(len(difference.moved), 'family')} with other ranges")
+        parts.append(f"{output.quantity(len(difference.moved), 'family')} with other ranges or checks")
     if difference.gain is not None:
         parts.append(f"where comparable B's configs are {output.ratio(difference.gain)} as fast (geometric mean)")
     digests = (digest[:15] if digest else "none" for digest in difference.digests)
@@ -145,7 +154,10 @@ def _document(difference: Difference) -> dict[str, Any]:
             }
             for change in difference.changes
         ],
-        "moved": [{"family": each.family, "a": each.before, "b": each.after} for each in difference.moved],
+        "moved": [
+            {"family": each.family, "a": each.before, "b": each.after, "checks": each.checks}
+            for each in difference.moved
+        ],
         "gain": difference.gain,
     }
 

@@ -14,7 +14,7 @@ from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.batches import Batches
-from tuner.problem.family import Family, Range
+from tuner.problem.family import Check, Family, Range
 from tuner.problem.text import family_name, problem_order
 
 _DIGITS = 4  # of a table's figures: a database holds more
@@ -47,11 +47,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A family whose ranges of M differ: those before and those after that the other edition lacks."""
+    """A family whose ranges of M, or the checks of what it loses, differ.
+
+    Attributes:
+        family: its name.
+        before, after: the ranges that the other edition lacks.
+        checks: the checks before and after of a family of both, if they differ; an edition may hold it in parts.
+    """
 
     family: str
     before: tuple[Range, ...]
     after: tuple[Range, ...]
+    checks: tuple[tuple[Check | None, ...], tuple[Check | None, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Difference:
         digests: the digests of the table before and after; None where an edition has no such table.
         only_before, only_after: rows of problems that the other edition lacks.
         changes: problems that both have, where anything differs.
-        moved: families whose ranges differ.
+        moved: families whose ranges or checks differ.
     """
 
     op: str
@@ -109,15 +116,22 @@ def _compare(place: tuple[str, str], before: Table | None, after: Table | None) 
 
 
 def _moved(before: Iterable[Family], after: Iterable[Family]) -> Iterator[Moved]:
-    editions: list[dict[tuple[Problem, Batches | None], list[Range]]] = [{}, {}]
-    for ranges, edition in zip(editions, (before, after), strict=True):
+    editions: list[dict[tuple[Problem, Batches | None], list[Family]]] = [{}, {}]
+    for parts, edition in zip(editions, (before, after), strict=True):
         for family in edition:
-            ranges.setdefault((family.problem, family.batches), []).extend(family.ranges)
+            parts.setdefault((family.problem, family.batches), []).append(family)
     for problem, batches in sorted(editions[0] | editions[1], key=lambda name: (problem_order(name[0]), name[1] or ())):
-        old, new = (ranges.get((problem, batches), []) for ranges in editions)
-        if old != new:
+        both = [parts.get((problem, batches), []) for parts in editions]
+        old, new = ([each for family in parts for each in family.ranges] for parts in both)
+        was, now = (tuple(_rounded(family.check) for family in parts) for parts in both)
+        checks = (was, now) if all(both) and was != now else None
+        if old != new or checks is not None:
             gone, come = (tuple(each for each in mine if each not in its) for mine, its in ((old, new), (new, old)))
-            yield Moved(family_name(problem, batches), gone, come)
+            yield Moved(family_name(problem, batches), gone, come, checks)
+
+
+def _rounded(check: Check | None) -> Check | None:
+    return check and Check(check.played, round(check.geomean, _DIGITS), round(check.worst, _DIGITS))
 
 
 def _change(before: Row, after: Row) -> Change:
