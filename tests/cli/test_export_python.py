@@ -154,4 +154,24 @@ def test_a_kernel_with_keys_of_its_own_is_left_out_beside_others(tmp_path, run, 
     assert (code, err) == (0, "left out: 1 row of scale, which has keys of its own\n")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["matmul_nvidia_h200_sm90_132.py"]
     _, out, _ = run("export", tmp_path / "out", "--format", "python", "--db", db, "--json")
-    assert json.loads(out)["left_out"] == {"stale": 0, "older": 0, "keyed": 1}
+    assert json.loads(out)["left_out"] == {"stale": 0, "older": 0, "keyed": 1, "refused": 0}
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_rows_that_no_lookup_would_use_make_no_module(tmp_path, run, make_database, make_row):
+    """Those of `bmm` alone: then the other op's module is written, and without it none."""
+    impossible = pointer(48)
+    bmm_config = Config("bmm_pointer", **dict(impossible.pairs))
+    parts = {"op": "bmm", "dtype": "bf16", "layout": "nt", "extras": {"batch": 2}}
+    refused = make_row(64, 256, 128, config=bmm_config, version=BMM_VERSION, **parts)
+    db = make_database(tmp_path / "refused.db", refused)
+    code, out, err = run("export", tmp_path / "out", "--format", "python", "--db", db)
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert err.startswith("tuner: a lookup would use no row: bmm 64x256x128 bfloat16 nt batch=2: ")
+    assert err.endswith("; tune again with `tuner run`\n")
+    assert not (tmp_path / "out").exists()
+    served = make_row(64, 256, 128, config=pointer(64), version=VERSION, dtype="bf16", layout="nt")
+    both = make_database(tmp_path / "both.db", refused, served)
+    code, _, err = run("export", tmp_path / "out", "--format", "python", "--db", both)
+    assert (code, len(err.splitlines())) == (0, 1)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["matmul_nvidia_h200_sm90_132.py"]

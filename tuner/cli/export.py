@@ -210,19 +210,23 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
     sized = [table for table in selection.tables if not dispatcher.is_keyed(table)]
     keyed = {table.op: len(table.rows) for table in selection.tables if table not in sized}
     found = [dispatcher.dispatcher(table) for table in sized or selection.tables]
+    refused = [reason for each in found for reason in each.refused]
+    if not any(each.rows for each in found):
+        raise TableError(f"a lookup would use no row: {refused[0]}; tune again with `tuner run`")
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": each.write(directory), "rows": each.rows, "ranges": each.ranges, "refused": each.refused}
         for each in found
+        if each.rows
     ]
     if as_json:
-        left_out = {**_left_out(selection), "keyed": sum(keyed.values())}
+        left_out = {**_left_out(selection), "keyed": sum(keyed.values()), "refused": len(refused)}
         output.print_json({"written": written, "left_out": left_out})
         return
     for entry in written:
         click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}, {quantity(entry['ranges'], 'range')}")
-        for reason in entry["refused"]:
-            click.echo(f"left out: {reason}", err=True)
+    for reason in refused:
+        click.echo(f"left out: {reason}", err=True)
     for op, rows in keyed.items():
         click.echo(f"left out: {quantity(rows, 'row')} of {op}, which has keys of its own", err=True)
     _say_left_out(selection)
