@@ -23,7 +23,6 @@ from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
 from tuner.launch.launch import Launch
 from tuner.launch.plan import Recording, recorded
-from tuner.launch.step import Addresses
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
 from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
@@ -42,10 +41,8 @@ _MOST_KINDS = 8192
 on_change(_torch_serves.clear)
 
 
-def launch(operands: Any, problem: Problem, device: torch.device, addresses: Addresses = ()) -> Recording:
+def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     """Launch the config that a lookup finds for a problem, on the operands' device and its current stream.
-
-    `addresses` are those that later calls will give, where a plan will be made (`Recording.addresses`).
 
     A config that fails at its first launch is not used again in this process. It is replaced by the lookup's next
     match, then by the default, and then by the default of the next kernel. Where `tuner.strict` holds and no shipped
@@ -64,7 +61,7 @@ def launch(operands: Any, problem: Problem, device: torch.device, addresses: Add
     match = lookup(problem, model)
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-    with guard, recorded(_shipped(problem.op, model, index), addresses) as recording:
+    with guard, recorded(_shipped(problem.op, model, index)) as recording:
         if _torch_serves and _compute_as_before(operands, problem, model):
             return recording
         while True:

@@ -18,7 +18,6 @@ from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Options
 from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
-from tuner.launch.step import Addresses
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import MAX_SIZE
@@ -205,8 +204,7 @@ def checked_call(
         fill_without_products(result2, bias, kind.activation)
     else:
         sources = resolver()
-        addresses = tuple([each.data_ptr() for each in (result, *_operands(given)) if each is not None])
-        recording = _launch(CallTensors(result2, a2, b, bias, scale_a, scale_b), kind, request, addresses)
+        recording = _launch(CallTensors(result2, a2, b, bias, scale_a, scale_b), kind, request)
         if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
             remember = remember or functools.partial(CALL_CACHE.remember, _operands(given), options)
@@ -216,9 +214,7 @@ def checked_call(
     return result
 
 
-def _launch(
-    tensors: CallTensors, kind: _ProductOptions, request: backends.BackendRequest | None, addresses: Addresses
-) -> Recording | None:
+def _launch(tensors: CallTensors, kind: _ProductOptions, request: backends.BackendRequest | None) -> Recording | None:
     """Launch the product and return the recorded launches, or None if torch's library computed it."""
     out, a, b, bias, scale_a, scale_b = tensors
     assert out is not None
@@ -226,7 +222,7 @@ def _launch(
     operands = Operands(a, b, out, bias, problem, out, scale_a, scale_b)
     if request is not None and request.serves(operands):
         return None
-    return launch(operands, problem, a.device, addresses)
+    return launch(operands, problem, a.device)
 
 
 def _known_problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _ProductOptions) -> Problem:

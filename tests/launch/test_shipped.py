@@ -58,12 +58,6 @@ def test_a_served_matmul_compiles_nothing(served):
     assert report.launches
 
 
-def test_the_first_call_runs_the_steps_of_the_plan_that_later_calls_run(served):
-    _, report = served
-    assert report.printed["by_triton"] == 0
-    assert 3 * report.printed["steps"] == len(report.launches)
-
-
 def test_a_shipped_kernel_is_launched_as_a_compiled_one_is(served, make_stub, shipped, tmp_path):
     problem, ours = served
     triton = serve(make_stub(), Path(shutil.copy(shipped[0], tmp_path)), problem)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tuner.launch import active_driver, compat
 from tuner.launch.plan import LaunchPlan
-from tuner.launch.step import Addresses
+
+Addresses = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

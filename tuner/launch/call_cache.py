@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton import knobs
 
 from tuner.launch import compat
-from tuner.launch.bound import BoundPlan, bind, overlap_check
-from tuner.launch.launch_hooks import ENTER, ENTERING, LEAVE, LEAVING, RUNTIME, has_launch_hooks
+from tuner.launch.bound import Addresses, BoundPlan, bind, overlap_check
 from tuner.launch.plan import PlanCache, Recording, make_plan
-from tuner.launch.step import Addresses
 from tuner.launch.torch_precision import torch_precision
 
 PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -32,6 +31,21 @@ _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 _address = torch.Tensor.data_ptr
 _forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
 is_tracing = torch.compiler.is_dynamo_compiling
+_knobs = knobs.runtime
+_enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
+_entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
+
+
+def has_launch_hooks() -> bool:
+    """Whether a profiler or another hook listens to launches; then Triton's own path must launch."""
+    return (
+        _knobs.launch_enter_hook is not _enter
+        or _knobs.launch_exit_hook is not _leave
+        or bool(_entering)
+        or bool(_leaving)
+    )
+
+
 _untraced: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
@@ -74,7 +88,7 @@ class CallCache:
                     return None
         except _NO_TENSOR:
             return None
-        if ENTERING or LEAVING or RUNTIME.launch_enter_hook is not ENTER or RUNTIME.launch_exit_hook is not LEAVE:
+        if _entering or _leaving or _knobs.launch_enter_hook is not _enter or _knobs.launch_exit_hook is not _leave:
             return None  # `has_launch_hooks`, without the call
         return bound.run_two(a_at, b_at)
 
@@ -166,8 +180,11 @@ class CallCache:
         if any(bound.matches(*given) for bound in self._by_key.get(key, ())):
             return  # a plan exists, but a hook listened to this launch
         read = given if out is None else given[1:]
-        # The key says which tensors share an address.
-        plan = make_plan(seen, tuple(map(_address, (result, *read))), result.device.index or 0)
+        addresses: list[int | None] = []
+        for tensor in (result, *read):
+            at = tensor.data_ptr()
+            addresses.append(None if at in addresses else at)  # the key says which tensors share an address
+        plan = make_plan(seen, addresses, result.device.index or 0)
         if plan is not None:
             bound = bind(plan, result, _matches(given, precision), overlap_check(read, out))
             self.plans.add(key, bound, sources)

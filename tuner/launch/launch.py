@@ -15,7 +15,6 @@ import triton
 from tuner.kernel.config import Config, Value
 from tuner.launch import binaries as shipped
 from tuner.launch import compile_cache, cuda
-from tuner.launch.launch_hooks import has_launch_hooks
 from tuner.launch.plan import recording
 from tuner.problem import dtype
 
@@ -85,22 +84,16 @@ def compiler_options(config: Config) -> dict[str, Value]:
 def run(launches: Iterable[Launch]) -> None:
     """Launch in order on the current device and stream. An active recording of this thread gets each launch.
 
-    What ships is launched by the step of its plan where there will be one: later calls run that step again.
-
     Raises:
         NotShippedError: the process is strict, and one of them does not ship; then none of them was launched.
     """
     seen = recording()
     find = None if seen is None else seen.find
-    found = [(launch, None if find is None else find(launch)) for launch in launches]
-    # All steps of a call get the same addresses, so memory that a second `run` makes would come too late.
-    planned = seen is not None and bool(seen.addresses) and not seen.launches and not has_launch_hooks()
-    memory = seen.memory() if seen is not None and planned else None
-    for launch, ready in found:
-        kernel = ready
-        if kernel is None:
+    for launch, found in [(launch, None if find is None else find(launch)) for launch in launches]:
+        if found is None:
             kernel = _launch(launch)
-        elif seen is None or memory is None or not seen.run_step(launch, kernel, memory):
+        else:
+            kernel = found
             values = (launch.constants[parameter.name] for parameter in launch.function.params[len(launch.arguments) :])
             kernel[(*launch.grid, 1, 1)[:3]](*launch.arguments, *values)
         if launch.concurrent:

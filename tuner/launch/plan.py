@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.launch import active_driver
-from tuner.launch.step import Address, Addresses, Step, make_step
+from tuner.launch.step import Address, Step, make_step
 from tuner.lookup import lookup
 
 Make = Callable[[int], tuple[Any, ...]]
@@ -46,62 +46,30 @@ class Recording:
 
     Attributes:
         find: Returns the compiled kernel that was shipped for a launch, or None.
-        addresses: The addresses that later calls will give, in the order of their plan; none if there will be no plan.
         launches: Each `tuner.launch.launch.Launch` with its CompiledKernel, which is None under the interpreter.
-        steps: Of the launches that were run by a step of their plan, these steps, in order.
         temporaries: The memory that the launches needed besides their operands.
         count: Counts such a call, where calls are counted.
     """
 
     find: Callable[[Any], Any] | None = None
-    addresses: Addresses = ()
     launches: list[tuple[Any, Any]] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
     temporaries: list[Temporary] = field(default_factory=list)
     count: Callable[[], Any] | None = None
 
     def forget(self) -> None:
         """Drop everything, because a launch failed."""
         self.launches.clear()
-        self.steps.clear()
         self.temporaries.clear()
-
-    def memory(self) -> list[Address]:
-        """The memory of the call's tensors and of its temporaries so far, by the slots of a plan's addresses."""
-        known = [Address(at, 1, slot) for slot, at in enumerate(self.addresses) if at not in self.addresses[:slot]]
-        slot = len(self.addresses)
-        for tensor in (tensor for temporary in self.temporaries for tensor in temporary.tensors):
-            known.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
-            slot += 1
-        return known
-
-    def run_step(self, launch: Any, kernel: Any, memory: Sequence[Address]) -> bool:
-        """Launch by the step that the call's plan will have, and keep it; False where the launch has none.
-
-        Args:
-            launch: A `tuner.launch.launch.Launch`.
-            kernel: Its CompiledKernel.
-            memory: What `memory()` returned once all temporaries of the call were made.
-        """
-        _ = kernel.run  # Triton loads a binary where this is read first
-        step = make_step(launch, kernel, memory)
-        if step is None:
-            return False
-        driver = active_driver.active()
-        made = [tensor.data_ptr() for temporary in self.temporaries for tensor in temporary.tensors]
-        step(driver.get_current_stream(driver.get_current_device()), *self.addresses, *made)
-        self.steps.append(step)
-        return True
 
 
 _local = threading.local()
 
 
 @contextmanager
-def recorded(find: Callable[[Any], Any] | None = None, addresses: Addresses = ()) -> Iterator[Recording]:
-    """Record what this thread launches inside the block; see `Recording` for the arguments."""
+def recorded(find: Callable[[Any], Any] | None = None) -> Iterator[Recording]:
+    """Record what this thread launches inside the block."""
     before = recording()
-    _local.recording = made = Recording(find, addresses)
+    _local.recording = made = Recording(find)
     try:
         yield made
     finally:
@@ -141,23 +109,23 @@ class LaunchPlan:
             step(stream, *addresses)
 
 
-def make_plan(seen: Recording, addresses: Sequence[int], index: int) -> LaunchPlan | None:
+def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> LaunchPlan | None:
     """Make the plan of a recorded call; None where addresses are not enough to repeat its launches.
 
     Args:
         seen: What the call launched; everything that it wrote was written by these launches.
-        addresses: The addresses of the tensors that a later call will give. One that comes twice stands for the first.
+        addresses: The addresses of the tensors that a later call will give, None for one that it will not give.
         index: The index of the CUDA device.
     """
-    if seen.addresses != tuple(addresses):
-        seen.addresses = tuple(addresses)
-        seen.steps.clear()
-    memory = seen.memory()
+    memory = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
     if not seen.launches or len({each.start for each in memory}) < len(memory):
         return None
-    # A step has run with as many addresses as it was made with, so no temporary may have been added since.
-    ran = len(seen.steps) == len(seen.launches)
-    steps = list(seen.steps) if ran else [make_step(launch, kernel, memory) for launch, kernel in seen.launches]
+    slot = len(addresses)
+    for temporary in seen.temporaries:
+        for tensor in temporary.tensors:
+            memory.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
+            slot += 1
+    steps = [make_step(launch, kernel, memory) for launch, kernel in seen.launches]
     if any(step is None for step in steps):
         return None
     if (count := seen.count) is not None:

@@ -18,7 +18,6 @@ from tuner.launch import compat, cuda
 from tuner.launch.bounded_cache import BoundedCache
 from tuner.launch.packed import STREAM_AT, Packer, arguments_offset, packer_of
 
-Addresses = tuple[int, ...]
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
 MOST_DESCRIPTORS = 256

@@ -22,16 +22,13 @@ from tuner.kernels.gemm.block_scaled import hopper_jit
 from tuner.kernels.gemm.block_scaled.hopper_space import NAME, WGMMA_ROWS, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper import loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
-from tuner.kernels.gemm.hopper.warp_specialized import laid_out
+from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
 VERSION = 1
-_REGISTERS = {(2, 128): (168, 40, 232), (2, 64): (168, 40, 232), (1, 128): (160, 72, 0), (1, 64): (128, 40, 0)}
-"""Registers of a thread at the launch, in the loading warp and in the second multiplying warpgroup, by the number of
-warpgroups and the tile's columns; see `hopper.warp_specialized`."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -95,17 +92,19 @@ def _plain() -> Any:
 def _static(view: launches.View, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """Constexprs and compiler options."""
     groups, steps = warpgroups(config), -(-view.shape[2] // hopper_jit.LENGTH.value)
-    launched, loading, multiplying = _REGISTERS[groups, config.integer("BLOCK_SIZE_N")]
+    columns = config.integer("BLOCK_SIZE_N")
+    # A thread holds the sums of 64 rows and two sets of products.
+    registers = registers_of(groups, columns, 3 * WGMMA_ROWS * columns / 128)
     given = {
         **launches.of_view(view, config),
         "EPILOGUE_PARTS": config.integer("EPILOGUE_PARTS", 1),
         "WARPGROUPS": groups,
         "REST": steps % hopper_jit.DEPTH.value,
-        "LOADER_REGISTERS": loading,
-        "MULTIPLIER_REGISTERS": multiplying,
+        "LOADER_REGISTERS": registers.loader,
+        "MULTIPLIER_REGISTERS": registers.multiplier,
     }
     # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
-    options = {**compiler_options(config), "num_warps": 4, "maxnreg": launched}
+    options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
     return launches.named(hopper_jit.block_scaled_kernel, given), options
 
@@ -113,9 +112,8 @@ def _static(view: launches.View, config: Config) -> tuple[dict[str, Any], dict[s
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms; scaling takes no time of its own, because the tensor cores go on meanwhile.
 
-    A tile with more rows than A takes as long as if A had them. Source: 5,581 trials of `warp_specialized`, with the
-    same loading warp, in benchmarks/data (unseen and scattered). A tile of fewer than 64 rows loads no more, but
-    multiplies 64.
+    A tile with more rows than A takes as long as if A had them, as trials of `warp_specialized`, whose loading warp is
+    the same, do in benchmarks/data. A tile of fewer than 64 rows loads no more, but multiplies 64.
     """
     sides = Sides.of(config)
     whole = problem.with_m(max(problem.m, sides.rows))
@@ -156,6 +154,6 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=sources_of(
         *(hopper_jit, loader, tile, output, program, _readable_by_tma, _scales, _static),
-        *(laid_out, descriptor, placement),
+        *(laid_out, registers_of, descriptor, placement),
     ),
 )

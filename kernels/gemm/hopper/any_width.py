@@ -28,7 +28,7 @@ from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
 from tuner.kernels.gemm.hopper.resources import warpgroups
-from tuner.kernels.gemm.hopper.warp_specialized import laid_out
+from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, single
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
@@ -36,9 +36,6 @@ from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
 VERSION = 1
-_REGISTERS = {2: (168, 40, 232), 3: (128, 32, 160)}
-"""Registers of a thread by the number of warpgroups: at the launch, in loading warps, and in all multiplying
-warpgroups but the first, which gets those that remain. Together they are all of a multiprocessor's."""
 _BOXES = (256, 128, 64, 32, 16)
 """Rows of B that one load may take."""
 
@@ -48,7 +45,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     a, weight, out = operands.a, operands.b.t(), operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
-        config = _single(config)
+        config = single(config)
     view = launches.view_of(operands)
     tiles, group, constants, options = _static(view, config)
     rows, columns, length = (config.integer(name) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"))
@@ -67,12 +64,6 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     return (Launch(any_width_jit.any_width_kernel, grid, arguments, constants, options),)
 
 
-@functools.lru_cache(maxsize=1024)
-def _single(config: Config) -> Config:
-    """The config with single blocks instead of pairs."""
-    return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
-
-
 def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
     """The argument through which 64 rows are stored: a descriptor, or the matrix itself if TMA cannot write it."""
     return matrix if destination_strides(matrix)[0] else laid_out(matrix, 64, columns, ctas)
@@ -82,22 +73,23 @@ def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescrip
 def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
-    launched, loader, multiplier = _REGISTERS[groups]
+    columns = config.integer("BLOCK_SIZE_N")
+    registers = registers_of(groups, columns, config.integer("BLOCK_SIZE_M") * columns / (128 * groups))
     given = {
         **launches.of_view(view, config),
         "WARPGROUPS": groups,
         "TURNS": turns(config, view.problem, devices.KNOWN["sm_90"]),
-        "LOADER_REGISTERS": loader,
-        "MULTIPLIER_REGISTERS": multiplier,
+        "LOADER_REGISTERS": registers.loader,
+        "MULTIPLIER_REGISTERS": registers.multiplier,
         "SHARE_B": bool(config.get(SHARE_B, False)),
     }
     constants = launches.named(any_width_jit.any_width_kernel, given)
     # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
-    options = {**compiler_options(config), "num_warps": 4, "maxnreg": launched}
+    options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
     down, across = (ctas, 1) if config.get(SHARE_B, False) else (1, ctas)
     rows = -(-view.shape[0] // (config.integer("BLOCK_SIZE_M") * down))
-    tiles = rows * -(-view.shape[1] // (config.integer("BLOCK_SIZE_N") * across))
+    tiles = rows * -(-view.shape[1] // (columns * across))
     return tiles, min(max(1, config.integer("GROUP_SIZE_M", 1)), rows), constants, options
 
 
@@ -183,8 +175,9 @@ def _compiled(problem: Problem, config: Config) -> Any:
 
 
 SOURCES = (
-    *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, _single),
+    *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, single),
     laid_out,
+    registers_of,
     _destination,
     _static,
     turns,

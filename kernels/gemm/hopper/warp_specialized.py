@@ -61,7 +61,7 @@ def program(operands: Operands, config: Config, arriving: Arrivals | None = None
     a, b, out = operands.a, operands.b, operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
-        config = _single(config)
+        config = single(config)
     view = launches.view_of(operands, exchanged=swapped)
     on_device = a.device.index if a.is_cuda else None
     chunk = arriving.chunk if arriving else 0
@@ -89,7 +89,7 @@ def program(operands: Operands, config: Config, arriving: Arrivals | None = None
 
 
 @functools.lru_cache(maxsize=1024)
-def _single(config: Config) -> Config:
+def single(config: Config) -> Config:
     """The config with single blocks instead of clusters."""
     return Config(config.kernel, **{name: value for name, value in config.pairs if name not in (NUM_CTAS, SHARE_B)})
 
@@ -295,7 +295,7 @@ SOURCES = (
         warp_specialized_output,
         arrivals,
         program,
-        _single,
+        single,
         laid_out,
         _destination,
         _scale_strides,

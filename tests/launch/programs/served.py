@@ -21,8 +21,8 @@ from tuner.errors import InputError
 from tuner.kernel import registry
 from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
 from tuner.kernels.ops.matmul import CALL_CACHE
-from tuner.launch import compat, plan, step
 from tuner.launch import launch as launching
+from tuner.launch import step
 
 compiles = stub_matmul.activate()
 looked: list[None] = []
@@ -39,19 +39,6 @@ def counted(run: Callable[..., None]) -> Callable[..., None]:
 
 
 launching.run = counted(launching.run)
-counts = {"steps": 0, "by_triton": 0}
-
-
-def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*given: Any) -> Any:
-        counts[name] += 1
-        return function(*given)
-
-    return counted
-
-
-plan.make_step = counting("steps", plan.make_step)
-compat.CompiledKernel.__getitem__ = counting("by_triton", compat.CompiledKernel.__getitem__)
 told: list[dict[str, Any]] = []
 
 
@@ -387,7 +374,6 @@ globals()[sys.argv[1]]()
 stub_driver.tell(
     calls=told,
     compiled=compiles.compiled,
-    **counts,
     from_cache=compiles.from_cache,
     plans=sum(map(len, CALL_CACHE.plans.by_key.values())),
     kernels=sorted(name for op_name, name in registry.specs() if op_name == "matmul"),
