@@ -219,7 +219,7 @@ def make_table() -> Callable[..., Table]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_family() -> Callable[..., Family]:
     def make(*last_ms: int, first: int = 1, problem: Problem | None = None, **parts: Any) -> Family:
         problem = problem or Problem(1, 512, 256)

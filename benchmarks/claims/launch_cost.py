@@ -92,8 +92,8 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
 
     import tuner
     from tuner.kernels.ops import dispatch
-    from tuner.launch import bound, call_cache
-    from tuner.launch.plan import make_plan
+    from tuner.launch import bound, guards
+    from tuner.launch.plan import make_plan, recorded_launches
 
     seen = recorded(a, b, out)
     launch, kernel = seen.launches[-1]
@@ -106,9 +106,10 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     stream = driver.active.get_current_stream(index)
     run, handle, packed = kernel.run, kernel.function, kernel.packed_metadata
     addresses = [each.data_ptr() for each in (out, a, b)]
-    plan = make_plan(seen, addresses, index)
-    assert plan is not None
-    matches, allocate = call_cache._matches((a, b), None), bound._allocator(out)
+    launches = recorded_launches(seen, addresses)
+    assert launches is not None
+    plan = make_plan(seen, launches, index)
+    matches, allocate = guards.likeness((a, b), None), bound.allocator(out)
     model = dispatch.device_of(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -22,9 +23,9 @@ from tuner.launch import binaries
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import is_no_fault
 from tuner.launch.launch import Launch
-from tuner.launch.plan import Recording, recorded
+from tuner.launch.plan import AlikeMs, Recording, recorded
 from tuner.lookup import strict
-from tuner.lookup.decision import Match
+from tuner.lookup.decision import TUNED, Match
 from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
 from tuner.problem import Problem, dtype
 
@@ -89,6 +90,8 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
             _families.add(family)
             _prepare(problem, model, match, recording.find)
     recording.count = counter(problem, model)
+    if recording.find is not None and match.rule in ("exact", "family"):
+        recording.alike = _alike(problem, model, match)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
     _launched.add((problem, model.slug, match.config))
@@ -102,6 +105,20 @@ def _prepare(problem: Problem, model: Device, match: Match, find: Callable[[Laun
             spec = registry.find(problem.op, row.config.kernel)
             if find is not None:
                 spec.compile(row.problem, row.config)
+
+
+def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
+    """The Ms of a tuned range whose launches are known to be like those of this one, by the index of its binaries."""
+    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, model.slug)
+    alike = None if shipped is None else shipped.alike(problem, match.config)
+    if alike is None:
+        return None
+
+    def serves(m: int) -> bool:
+        found = lookup(problem.with_m(m), model)
+        return found.rule in TUNED and found.config == match.config
+
+    return dataclasses.replace(alike, serves=serves)
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,8 +91,20 @@ def _unplanned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     if is_traced:
         result: torch.Tensor = torch.ops.triton_tuner.linear(x, weight, bias, preferred.is_auto)
         return result
-    remember = functools.partial(CALL_CACHE.remember, (x, weight, bias), preferred.options)
+    remember = functools.partial(_remember, (x, weight, bias), preferred)
     return product.checked_call(CallTensors(None, x, weight.t(), bias, None, None), _PLAIN, remember=remember)
+
+
+def _remember(
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], preferred: Preference, *call: Any, **options: Any
+) -> None:
+    """Store a call's plan; where torch may serve other rows, what tables say of them is asked for each M."""
+    if preferred.is_auto:
+        x, weight, bias = given
+        any_m = problem(2, weight.shape[0], weight.shape[1], x.dtype, bias is not None)
+        device = dispatch.device_of(x.device.index)
+        options["serves_rows"] = lambda m: evidence.beats_vendor(any_m.with_m(m), device)
+    CALL_CACHE.remember(given, preferred.options, *call, **options)
 
 
 def _autocast_call(

@@ -208,7 +208,9 @@ def checked_call(
         if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
             remember = remember or functools.partial(CALL_CACHE.remember, _operands(given), options)
-            remember(recording, result, sources, out=out, precision=by_torch)
+            # Of scales and of a reshaped A more depends on the rows than M; a transposed A lies otherwise for each M.
+            serves_rows = _any_m if scale_a is None and request is None else None
+            remember(recording, result, sources, out=out, precision=by_torch, serves_rows=serves_rows)
     if out is not None and result2.data_ptr() != out.data_ptr():
         out.copy_(result2.view(shape))
     return result
@@ -223,6 +225,10 @@ def _launch(tensors: CallTensors, kind: _ProductOptions, request: backends.Backe
     if request is not None and request.serves(operands):
         return None
     return launch(operands, problem, a.device)
+
+
+def _any_m(_m: int) -> bool:
+    return True
 
 
 def _known_problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _ProductOptions) -> Problem:

@@ -139,3 +139,21 @@ def make_stub(launching: Any, stub_directory: Path, tmp_path_factory: pytest.Tem
 @pytest.fixture(scope="module")
 def stub(make_stub: Callable[[], Stub]) -> Stub:
     return make_stub()
+
+
+@pytest.fixture(scope="session")
+def make_rows() -> Any:
+    """Tables of which each problem's winner is a config."""
+    from tuner.hardware.device import KNOWN, Environment
+    from tuner.kernel import registry
+    from tuner.lookup.row import Provenance, Row
+    from tuner.lookup.table import Table
+
+    made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
+
+    def make(winners: dict[Any, Any]) -> Table:
+        versions = {config: registry.find("matmul", config.kernel).version for config in winners.values()}
+        rows = [Row(p, config, versions[config], made, 12.5, 1.25, 0.95, 1) for p, config in winners.items()]
+        return Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", tuple(rows))
+
+    return make

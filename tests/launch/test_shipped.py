@@ -160,19 +160,3 @@ def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
     report = serve(make_stub(), path, next(iter(WINNERS)))
     assert report.printed["compiled"] == 1
     assert report.stderr.count("export it again with --with-kernels") == 1
-
-
-@pytest.fixture(scope="module")
-def make_rows():
-    from tuner.hardware.device import Environment
-    from tuner.lookup.row import Provenance, Row
-    from tuner.lookup.table import Table
-
-    made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
-
-    def make(winners: dict[Problem, Config]) -> Table:
-        versions = {config: registry.find("matmul", config.kernel).version for config in winners.values()}
-        rows = [Row(p, config, versions[config], made, 12.5, 1.25, 0.95, 1) for p, config in winners.items()]
-        return Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", tuple(rows))
-
-    return make

@@ -9,16 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import KernelError, TableError
+from tuner.kernel.config import Config
 from tuner.launch import active_driver, compat, nearest
+from tuner.launch.plan import AlikeMs
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
+from tuner.problem import Problem
+from tuner.version import __version__
 
 FORMAT = "triton-tuner kernels"
 VERSION = 1
@@ -70,6 +74,7 @@ class ShippedBinaries:
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[Path, Entry]] = {}
+        self.ranges: dict[str, tuple[AlikeMs, ...]] = {}
         self._made: dict[tuple[str, int | None], Any] = {}
         self._bad: set[str] = set()
 
@@ -93,6 +98,13 @@ class ShippedBinaries:
             self._bad.add(key)
             _log.warning("%s: a kernel is not used: %s", folder, e)
             return None
+
+    def alike(self, problem: Problem, config: Config) -> AlikeMs | None:
+        """The Ms around a problem's for which this config is launched alike; None where the folder says none."""
+        for each in self.ranges.get(range_key(problem, config), ()):
+            if each.first_m <= problem.m <= each.last_m:
+                return each
+        return None
 
     def sources_of(self, kernel: str) -> set[str]:
         """Return which sources the binaries of a jit function were compiled from; see `Entry`."""
@@ -131,6 +143,12 @@ def key_of(specialization: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(specialization, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def range_key(problem: Problem, config: Config) -> str:
+    """The key of what this version's kernels launch by a config for a problem's family."""
+    family = {"problem": problem.with_m(1).fields(), "kernel": config.kernel, "config": dict(config)}
+    return key_of({**family, "triton_tuner": __version__})
+
+
 def folder_name(op: str, slug: str) -> str:
     """The name of a folder of kernels: `<op>--<device slug>.kernels`."""
     return f"{op}--{slug}.kernels"
@@ -145,8 +163,10 @@ def shipped_binaries(op: str, slug: str) -> ShippedBinaries | None:
     resolver = lookup.resolver()
     made = ShippedBinaries()
     for folder in _folders(resolver, folder_name(op, slug)):
-        for entry in _read(folder):
+        entries, ranges = _read(folder)
+        for entry in entries:
             made.entries.setdefault(entry.key, (folder, entry))
+        made.ranges = ranges | made.ranges
     found = made if made.entries else None
     _shipped[op, slug] = found
     if lookup.resolver() is not resolver:
@@ -171,17 +191,18 @@ def _folders(resolver: Resolver, name: str) -> list[Path]:
     return found
 
 
-def _read(folder: Path) -> list[Entry]:
-    """A folder's entries. There are none, and one warning, where they cannot be used on this machine."""
+def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[AlikeMs, ...]]]:
+    """A folder's entries and ranges. There are none, and one warning, where they cannot be used on this machine."""
     try:
         document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise TableError(f"format {document['format']!r} {document['version']!r}: expected {FORMAT!r} {VERSION}")
         made_by, arch = str(document["triton"]), document["target"]
         entries = [entry_of(fields) for fields in document["kernels"]]
+        ranges = {key: tuple(map(alike_of, found)) for key, found in document.get("ranges", {}).items()}
     except (TableError, OSError, *BAD_VALUE) as e:
         _log.warning("%s is not used: %s: export it again with --with-kernels", folder, e)
-        return []
+        return [], {}
     here, target = triton_and_target()
     if made_by != here:
         _log.warning(
@@ -189,11 +210,11 @@ def _read(folder: Path) -> list[Entry]:
             " export DIR --with-kernels",
             *(folder, made_by, here, "tuner capture again, then " if any(each.kernel for each in entries) else ""),
         )
-        return []
+        return [], {}
     if arch != target:
         _log.warning("%s is for %s, here is %s: not used", folder, arch, target)
-        return []
-    return entries
+        return [], {}
+    return entries, ranges
 
 
 def entry_of(fields: Mapping[str, Any]) -> Entry:
@@ -209,6 +230,16 @@ def entry_of(fields: Mapping[str, Any]) -> Entry:
     known = {str(name): (str(kind), str(value), frozenset(map(str, facts))) for name, kind, value, facts in arguments}
     kernel = str(fields.get("kernel", ""))
     return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known, kernel)
+
+
+def alike_of(fields: Sequence[Any]) -> AlikeMs:
+    """Return Ms whose launches are alike as a folder's index holds them: the first, the last, and the places of each.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    first_m, last_m, places = fields
+    return AlikeMs(int(first_m), int(last_m), [[tuple(map(int, place)) for place in each] for each in places])
 
 
 def triton_and_target() -> tuple[str, list[Any]]:

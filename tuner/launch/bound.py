@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -35,17 +37,20 @@ class BoundPlan:
 
 
 def bind(
-    plan: LaunchPlan, result: Tensor, matches: Callable[..., bool], no_overlap: Callable[[Addresses], bool]
+    plan: LaunchPlan,
+    allocate: Callable[[], Tensor],
+    matches: Callable[..., bool],
+    no_overlap: Callable[[Addresses], bool],
 ) -> BoundPlan:
     """Bind a plan by closures: what every call uses is looked up once, here.
 
     Args:
-        plan: The plan of a call that has run.
-        result: What that call wrote; new results are allocated like it.
+        plan: The plan of a call.
+        allocate: Returns memory for the result, see `allocator`.
         matches: See `BoundPlan`.
         no_overlap: See `BoundPlan`.
     """
-    index, stream_of, allocate = plan.index, plan.stream_of, _allocator(result)
+    index, stream_of = plan.index, plan.stream_of
     launch = plan.launcher()
     # On a machine with one device no other can be current.
     several, current = torch.cuda.device_count() > 1, _current_device()
@@ -99,10 +104,19 @@ def _extent_bytes(tensor: Tensor) -> int:
     return (reach + 1) * element
 
 
-def _allocator(like: Tensor) -> Callable[[], Tensor]:
-    shape = tuple(like.shape)
+def allocator(like: Tensor, shape: tuple[int, ...] | None = None) -> Callable[[], Tensor]:
+    """Return the function that allocates a result as a recorded call did.
+
+    Args:
+        like: What that call wrote.
+        shape: The result's shape, if it is another; its elements then lie one after the other.
+    """
+    if shape is None:
+        shape, strides = tuple(like.shape), like.stride()
+    else:
+        strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
     if like.is_cuda and compat.empty_strided_cuda is not None:
-        return functools.partial(compat.empty_strided_cuda, shape, like.stride(), like.dtype)
+        return functools.partial(compat.empty_strided_cuda, shape, strides, like.dtype)
     return functools.partial(torch.empty, shape, dtype=like.dtype, device=like.device)
 
 

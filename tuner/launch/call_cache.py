@@ -1,17 +1,15 @@
 """Repeated calls of an op: the launch plan of an equal earlier call is found and run, with nothing else in between.
 
 A plan serves calls whose tensors are like those that it was made from. The guards by which TorchDynamo chooses a
-compiled program test that in one step: class, dtype, device, sizes, strides, whether a gradient may be asked for, the
-negative bit, and whether autocast is on for the device. The rest is a dict's key: the options, the alignment, and which
+compiled program test that in one step (guards.py). The rest is a dict's key: the options, the alignment, and which
 tensors begin at one address. The key also has the numbers of elements, so that few guards are asked in vain. A call
-whose tensors lie where those of an earlier call lay is found by its addresses alone.
+whose tensors lie where those of an earlier call lay is found by its addresses alone. One with another number of rows
+gets the plan of an earlier one, made for its rows, where binaries that ship say how (any_rows.py).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,9 +17,11 @@ from torch import Tensor
 from triton import knobs
 
 from tuner.launch import compat
-from tuner.launch.bound import Addresses, BoundPlan, bind, overlap_check
-from tuner.launch.plan import PlanCache, Recording, make_plan
-from tuner.launch.torch_precision import torch_precision
+from tuner.launch.any_rows import AnyRows, AnyRowsCache
+from tuner.launch.bound import Addresses, BoundPlan, allocator, bind, overlap_check
+from tuner.launch.guards import guards_hold, likeness
+from tuner.launch.plan import PlanCache, Recording, make_plan, recorded_launches
+from tuner.lookup import lookup
 
 PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 """Classes whose values lie in memory at `data_ptr`."""
@@ -69,6 +69,7 @@ class CallCache:
 
     def __init__(self) -> None:
         self.plans = PlanCache()
+        self._any_rows = AnyRowsCache()
         self._by_key, self._by_address = self.plans.by_key, self.plans.by_address
 
     def run_two(self, a: Tensor, b: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
@@ -146,7 +147,12 @@ class CallCache:
             if bound.matches(*given) and bound.no_overlap(addresses):
                 self.plans.add_address(bound, key, at)
                 return bound
-        return None
+        sources = lookup.resolver()
+        made = self._any_rows.plan(given, addresses, options)
+        if made is not None:
+            self.plans.add(key, made, sources)
+            self.plans.add_address(made, key, at)
+        return made
 
     def remember(
         self,
@@ -158,6 +164,7 @@ class CallCache:
         *,
         out: Tensor | None = None,
         precision: str | None = None,
+        serves_rows: Callable[[int], bool] | None = None,
     ) -> None:
         """Store the plan of a call that has run, if addresses are all that it takes to run it again.
 
@@ -169,9 +176,11 @@ class CallCache:
             sources: `tuner.lookup.lookup.resolver()`, asked before the call.
             out: The call's output, if it was given one.
             precision: torch's float32 setting, if the call depended on it.
+            serves_rows: Whether the op would do the same for another number of rows of its first operand, of which
+                nothing else depends; None where more does, or nobody knows.
         """
         given, options = _given(operands, options, out)
-        if any(type(each) not in PLAIN_TENSORS or each.is_neg() for each in given) or not _guards_hold():
+        if any(type(each) not in PLAIN_TENSORS or each.is_neg() for each in given) or not guards_hold():
             return
         starts = tuple(map(_address, given))
         if 0 in starts:
@@ -184,10 +193,16 @@ class CallCache:
         for tensor in (result, *read):
             at = tensor.data_ptr()
             addresses.append(None if at in addresses else at)  # the key says which tensors share an address
-        plan = make_plan(seen, addresses, result.device.index or 0)
-        if plan is not None:
-            bound = bind(plan, result, _matches(given, precision), overlap_check(read, out))
-            self.plans.add(key, bound, sources)
+        launches = recorded_launches(seen, addresses)
+        if launches is None:
+            return
+        plan = make_plan(seen, launches, result.device.index or 0)
+        matches = likeness(given, precision)
+        self.plans.add(key, bind(plan, allocator(result), matches, overlap_check(read, out)), sources)
+        if serves_rows is not None and out is None and precision is None:
+            made = AnyRows.of(given, result, seen, launches, serves_rows)
+            if made is not None:
+                self._any_rows.add(made, given, starts, options, sources)
 
 
 def _given(
@@ -203,61 +218,3 @@ def _key(given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable,
     # Which tensors begin at the same address.
     together = None if len({*addresses}) == len(addresses) else tuple(map(addresses.index, addresses))
     return (*kinds, together, options)
-
-
-def _matches(tensors: Sequence[Tensor], precision: str | None) -> Callable[..., bool]:
-    """Return the test that other tensors are like these: a guard, and what a guard leaves out where it matters."""
-    # A guard refuses the same tensor twice.
-    first = [next(at for at, each in enumerate(tensors) if each is tensor) for tensor in tensors]
-    once = sorted(set(first))
-    guard = _guard([tensors[at] for at in once])
-    asks = any(tensor.requires_grad for tensor in tensors)
-    if len(once) == len(tensors) and precision is None:
-        # The weights of most models may be asked for gradients, so their calls must not take the long way below.
-        return guard if not asks else lambda *given: not torch.is_grad_enabled() and guard(*given)
-
-    def matches(*given: Tensor) -> bool:
-        if asks and torch.is_grad_enabled():
-            return False
-        if precision is not None and precision != torch_precision():
-            return False
-        return all(given[at] is given[to] for at, to in enumerate(first)) and guard(*[given[at] for at in once])
-
-    return matches
-
-
-def _guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    sizes, strides = [[*tensor.shape] for tensor in tensors], [[*tensor.stride()] for tensor in tensors]
-    check: Callable[..., bool] = compat.TensorGuards(
-        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-    ).check
-    return check
-
-
-@functools.cache
-def _guards_hold() -> bool:
-    """Whether this torch's guards, which are private, tell apart everything that plans rely on.
-
-    A thread of its own tries them: a program of torch.compile runs first where torch sees no negative bit.
-    """
-    if compat.TensorGuards is None or compat.neg_view is None:
-        return False
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_try_guards).result()
-
-
-def _try_guards() -> bool:
-    one, wide = (torch.empty(size, device="cpu") for size in ((4, 2), (4, 4)))
-    with torch.autocast("cpu", enabled=False):
-        guard = _guard([one])
-    with torch.autocast("cpu"):
-        if guard(one):
-            return False  # torch.autocast asks for other dtypes
-    with torch.autocast("cpu", enabled=False):
-        return _tells_apart(guard, one, wide)
-
-
-def _tells_apart(guard: Callable[..., bool], one: Tensor, wide: Tensor) -> bool:
-    sizes = (one[:2], one.view(2, 4), one.view(1, 4, 2), wide[:, :2], one.view(2, 4).t())
-    kinds = (one.int(), one.to("meta"), torch.nn.Parameter(one), one.clone().requires_grad_(), compat.neg_view(one))
-    return guard(one.clone()) and not any(map(guard, (*sizes, *kinds)))

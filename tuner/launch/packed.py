@@ -112,6 +112,7 @@ class Packer:
         self._brain = [at for at, kind in enumerate(kinds) if kind == "bf16"]
         self._singles = [at for at, kind in enumerate(kinds) if kind in ("fp32", "f32")]
         self._layout, self.offsets = _layout([*kinds, "u64", "u64"])
+        self._wholes: dict[int, struct.Struct] = {}
         self._attributes = b"".join(_attributes(metadata))
         self._clusters = metadata.num_ctas
         self._fixed = (32 * metadata.num_warps, 1, 1, metadata.shared)
@@ -123,8 +124,7 @@ class Packer:
             addresses: How many addresses of a call stand after the configuration.
             from_addresses: The arguments that are one of these addresses, by their index.
         """
-        first = arguments_offset(addresses)
-        whole = struct.Struct(f"{_CONFIGURATION}{first - struct.calcsize(_CONFIGURATION)}x{self._layout[1:]}")
+        first, whole = arguments_offset(addresses), self._whole(addresses)
         pointers = whole.size
         attributes = pointers + 8 * len(self.offsets)
         memory = (ctypes.c_char * (attributes + len(self._attributes) + cuda.MAP_ALIGNMENT))()
@@ -139,6 +139,13 @@ class Packer:
         given = ctypes.byref(memory, start), ctypes.byref(memory, start + pointers)
         tail = base + attributes, len(self._attributes) // _ATTRIBUTE.size
         return Frame(memory, start, functools.partial(whole.pack_into, memory, start), tail, given)
+
+    def _whole(self, addresses: int) -> struct.Struct:
+        """The configuration and the arguments, between which a call's addresses stand."""
+        if addresses not in self._wholes:
+            between = arguments_offset(addresses) - struct.calcsize(_CONFIGURATION)
+            self._wholes[addresses] = struct.Struct(f"{_CONFIGURATION}{between}x{self._layout[1:]}")
+        return self._wholes[addresses]
 
     def fill(self, frame: Frame, grid: Sequence[int], stream: int, values: list[Any]) -> None:
         """Write a launch into its memory.

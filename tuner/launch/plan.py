@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.launch import active_driver
-from tuner.launch.step import Address, Step, make_step
+from tuner.launch.step import Address, Place, RecordedLaunch, Step, recorded_launch
 from tuner.lookup import lookup
 
 Make = Callable[[int], tuple[Any, ...]]
@@ -40,6 +40,22 @@ class Temporary:
     make: Make
 
 
+@dataclass(frozen=True, slots=True)
+class AlikeMs:
+    """Ms that one config serves by the same launches, in which M alone differs.
+
+    Attributes:
+        first_m, last_m: The first and the last of them.
+        places: Where each launch is given M.
+        serves: Whether a lookup gives this config for one of these Ms, too.
+    """
+
+    first_m: int
+    last_m: int
+    places: Sequence[Sequence[Place]]
+    serves: Callable[[int], bool] = lambda _m: True
+
+
 @dataclass(slots=True)
 class Recording:
     """What one call launched, in order.
@@ -49,12 +65,14 @@ class Recording:
         launches: Each `tuner.launch.launch.Launch` with its CompiledKernel, which is None under the interpreter.
         temporaries: The memory that the launches needed besides their operands.
         count: Counts such a call, where calls are counted.
+        alike: Other Ms whose launches are known to be like these, where binaries say so.
     """
 
     find: Callable[[Any], Any] | None = None
     launches: list[tuple[Any, Any]] = field(default_factory=list)
     temporaries: list[Temporary] = field(default_factory=list)
     count: Callable[[], Any] | None = None
+    alike: AlikeMs | None = None
 
     def forget(self) -> None:
         """Drop everything, because a launch failed."""
@@ -109,13 +127,12 @@ class LaunchPlan:
             step(stream, *addresses)
 
 
-def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> LaunchPlan | None:
-    """Make the plan of a recorded call; None where addresses are not enough to repeat its launches.
+def recorded_launches(seen: Recording, addresses: Sequence[int | None]) -> list[RecordedLaunch] | None:
+    """The launches of a recorded call; None where addresses are not enough to repeat them.
 
     Args:
         seen: What the call launched; everything that it wrote was written by these launches.
         addresses: The addresses of the tensors that a later call will give, None for one that it will not give.
-        index: The index of the CUDA device.
     """
     memory = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
     if not seen.launches or len({each.start for each in memory}) < len(memory):
@@ -125,13 +142,23 @@ def make_plan(seen: Recording, addresses: Sequence[int | None], index: int) -> L
         for tensor in temporary.tensors:
             memory.append(Address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), slot))
             slot += 1
-    steps = [make_step(launch, kernel, memory) for launch, kernel in seen.launches]
-    if any(step is None for step in steps):
-        return None
+    launches = [recorded_launch(launch, kernel, memory) for launch, kernel in seen.launches]
+    known = [each for each in launches if each is not None]
+    return known if len(known) == len(launches) else None
+
+
+def make_plan(seen: Recording, launches: Sequence[RecordedLaunch], index: int) -> LaunchPlan:
+    """Make the plan of a recorded call.
+
+    Args:
+        seen: What the call launched.
+        launches: The same, as `recorded_launches` gives it.
+        index: The index of the CUDA device.
+    """
+    steps = [each.step() for each in launches]
     if (count := seen.count) is not None:
         steps.insert(0, lambda *_called: count())
-    made = [temporary.make for temporary in seen.temporaries]
-    return LaunchPlan(index, [step for step in steps if step is not None], made)
+    return LaunchPlan(index, steps, [temporary.make for temporary in seen.temporaries])
 
 
 class PlanCache:

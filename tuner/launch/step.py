@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,8 @@ from tuner.launch.packed import STREAM_AT, Packer, arguments_offset, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
+Place = tuple[int, ...]
+"""Where a launch is given a number: the index of an argument, and of a descriptor's argument the axis of its shape."""
 MOST_DESCRIPTORS = 256
 """Encoded descriptors of one argument, 128 B each. An allocator reuses few addresses."""
 _UNSUPPORTED = object()
@@ -61,6 +63,12 @@ class _DescriptorArgument:
     place: _AddressArgument
     rest: Mapping[str, Any]
 
+    def changed(self, axis: int, extent: int) -> _DescriptorArgument:
+        """The same descriptor with another extent of one axis."""
+        shape = [*self.rest["shape"]]
+        shape[axis] = extent
+        return _DescriptorArgument(self.place, {**self.rest, "shape": shape})
+
 
 class _Pointer:
     """An address that Triton's launchers take for a tensor."""
@@ -74,8 +82,43 @@ class _Pointer:
         return self.at
 
 
-def make_step(launch: Any, kernel: Any, memory: Sequence[Address]) -> Step | None:
-    """Make the step of a launch that ran; None where an argument is neither a number nor within `memory`.
+@dataclass(frozen=True, slots=True)
+class RecordedLaunch:
+    """A launch that ran, ready to run again on other addresses.
+
+    Attributes:
+        kernel: The CompiledKernel that it launched.
+        grid: The number of programs along three axes.
+        given: The kernel's arguments in order: numbers, None, and the places of addresses and descriptors.
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    given: Sequence[Any]
+
+    def step(self) -> Step:
+        """Make the step that launches this."""
+        return _direct_step(self) or _run_step(self)
+
+    def number(self, place: Place) -> int | None:
+        """The whole number at a place; None where there is none."""
+        at, *axis = place
+        found = next(iter(self.given[at : at + 1]), None)
+        if axis:
+            sizes = found.rest["shape"] if isinstance(found, _DescriptorArgument) else ()
+            found = next(iter(sizes[axis[0] : axis[0] + 1]), None)
+        return found if isinstance(found, int) else None
+
+    def changed(self, places: Iterable[Place], number: int) -> RecordedLaunch:
+        """The same launch with another number at some places, each of which holds one."""
+        given = list(self.given)
+        for at, *axis in places:
+            given[at] = given[at].changed(*axis, number) if axis else number
+        return replace(self, given=given)
+
+
+def recorded_launch(launch: Any, kernel: Any, memory: Sequence[Address]) -> RecordedLaunch | None:
+    """Describe a launch that ran; None where an argument is neither a number nor within `memory`.
 
     Args:
         launch: A `tuner.launch.launch.Launch`.
@@ -91,8 +134,7 @@ def make_step(launch: Any, kernel: Any, memory: Sequence[Address]) -> Step | Non
     if set(names[len(given) :]) != set(launch.constants):
         return None
     given += [launch.constants[name] for name in names[len(given) :]]
-    grid = (*launch.grid, 1, 1)[:3]
-    return _direct_step(kernel, grid, given) or _run_step(kernel, grid, given)
+    return RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], given)
 
 
 def _classified(argument: Any, memory: Sequence[Address]) -> Any:
@@ -109,10 +151,11 @@ def _classified(argument: Any, memory: Sequence[Address]) -> Any:
     return _AddressArgument(found[0].slot, at - found[0].start) if len(found) == 1 else _UNSUPPORTED
 
 
-def _run_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
+def _run_step(recorded: RecordedLaunch) -> Step:
     """A step by `CompiledKernel.run`, which takes all arguments in order and ignores the values of constexprs."""
+    kernel, given = recorded.kernel, recorded.given
     run, packed = kernel.run, kernel.packed_metadata
-    x, y, z = grid
+    x, y, z = recorded.grid
     places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _AddressArgument)]
     descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _DescriptorArgument)]
 
@@ -130,12 +173,13 @@ def _run_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step:
     return step
 
 
-def _direct_step(kernel: Any, grid: tuple[int, ...], given: Sequence[Any]) -> Step | None:
+def _direct_step(recorded: RecordedLaunch) -> Step | None:
     """A step by the driver itself; None where a launch is more than that."""
+    kernel, grid = recorded.kernel, recorded.grid
     packer, launch = _packer(kernel), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    arguments, function = _DeviceArguments(kernel, given), ctypes.c_void_p(kernel.function)
+    arguments, function = _DeviceArguments(kernel, recorded.given), ctypes.c_void_p(kernel.function)
     frames: list[Any] = []
 
     # What is not looked up anew at each call is bound here. The kernel is held, not its function alone: Triton 3.9

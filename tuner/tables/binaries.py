@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tuner import files
@@ -15,7 +17,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch import compile_cache, nearest
-from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name, triton_and_target
+from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name, range_key, triton_and_target
 from tuner.launch.compile_cache import Compiled
 from tuner.launch.plan import recorded
 from tuner.lookup import match_rules
@@ -23,6 +25,7 @@ from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range
+from tuner.tables.alike import alike_ms
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -82,8 +85,24 @@ def write(table: Table, directory: Path) -> Written:
             failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
-    found = write_entries(directory / folder_name(table.op, table.device.slug), made, *triton_and_target())
+    folder, ranges_alike = directory / folder_name(table.op, table.device.slug), _ranges_alike(table, ranges)
+    found = write_entries(folder, made, *triton_and_target(), ranges_alike)
     return replace(found, failed=tuple(failed))
+
+
+def _ranges_alike(table: Table, ranges: Iterable[tuple[Problem, Range]]) -> dict[str, list[Any]]:
+    """By `range_key`, the Ms of ranges that are launched alike, as the index holds them."""
+    configs = {row.problem: row.config for row in table.rows}
+    found: dict[str, list[Any]] = {}
+    for problem, each in ranges:
+        if (config := configs.get(problem)) is None:
+            continue
+        with contextlib.suppress(Exception):  # a kernel without launches, of which the compiles told already
+            alike = alike_ms(problem, config, each.first_m, each.last_m)
+            if alike:
+                listed = [[one.first_m, one.last_m, one.places] for one in alike]
+                found.setdefault(range_key(problem, config), []).extend(listed)
+    return found
 
 
 def served(
@@ -183,7 +202,13 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
     return CompiledEntry(entry, contents)
 
 
-def write_entries(folder: Path, made: Mapping[str, CompiledEntry], triton: str, target: Sequence[Any]) -> Written:
+def write_entries(
+    folder: Path,
+    made: Mapping[str, CompiledEntry],
+    triton: str,
+    target: Sequence[Any],
+    ranges: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+) -> Written:
     """Write binaries, then the index that names them, and remove what it does not name.
 
     Args:
@@ -191,6 +216,7 @@ def write_entries(folder: Path, made: Mapping[str, CompiledEntry], triton: str, 
         made: the kernels by their keys.
         triton: the version of Triton that compiled them.
         target: what they were compiled for, see `triton_and_target`.
+        ranges: what the index says of the launches of ranges, by `range_key`.
 
     Raises:
         TableError: the folder cannot be written.
@@ -202,6 +228,7 @@ def write_entries(folder: Path, made: Mapping[str, CompiledEntry], triton: str, 
         "triton": triton,
         "target": target,
         "kernels": [kernel.entry for kernel in kernels],
+        "ranges": dict(ranges),
     }
     contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
     files.make_folder(folder)

@@ -72,10 +72,37 @@ def specialized() -> None:
 def families() -> None:
     """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
     tuner.use(sys.argv[2])
-    weight = stub_matmul.half(256, 256)
+    layout, k = [*sys.argv[4:], *("nn", "256")[len(sys.argv) - 4 :]]
+    weight = stub_matmul.half(256, int(k)).t() if layout == "nt" else stub_matmul.half(int(k), 256)
     for m in json.loads(sys.argv[3]):
-        call(stub_matmul.half(m, 256), weight.t() if sys.argv[4:] == ["nt"] else weight)
+        call(stub_matmul.half(m, int(k)), weight)
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
+
+
+def any_rows() -> None:
+    """By a table's ranges, calls of several kinds at one M and then at others; each kind has its own plans."""
+    tuner.use(sys.argv[2])
+    first, *others = json.loads(sys.argv[3])
+    weight = torch.nn.Parameter(stub_matmul.half(256, 256))
+    bias, spaced = torch.empty(256, dtype=torch.float16), stub_matmul.half(512, 512)
+
+    def kind(name: str, run: Callable[[int], torch.Tensor]) -> None:
+        for m in (first, *others):
+            with torch.no_grad():
+                result = run(m)
+            told[-1] |= {"kind": name, "m": m, "shape": [*result.shape], "strides": [*result.stride()]}
+
+    kind("matrix", lambda m: call(stub_matmul.half(m, 256), weight))
+    kind("rows of one", lambda m: call(stub_matmul.half(m, 256).view(m, 1, 256), weight))
+    kind("one of rows", lambda m: call(stub_matmul.half(m, 256).view(1, m, 256), weight))
+    kind("bias", lambda m: call(stub_matmul.half(m, 256), weight, bias=bias))
+    kind("out", lambda m: call(stub_matmul.half(m, 256), weight, out=stub_matmul.half(m, 256)))
+    kind("transposed", lambda m: call(stub_matmul.half(256, m).t(), weight))
+    kind("spaced", lambda m: call(spaced[:m, :256], weight))
+    kind("unaligned", lambda m: call(stub_matmul.half(m, 256, shift=1), weight))
+    kind("float32", lambda m: call(torch.empty(m, 256), torch.empty(256, 256)))
+    tuner.use(sys.argv[2])
+    kind("afresh", lambda m: call(stub_matmul.half(m, 256), weight))
 
 
 def again() -> None:
@@ -368,7 +395,7 @@ def failing_default() -> None:
             told.append({"raised": type(e).__name__})
 
 
-if sys.argv[1] not in ("specialized", "families"):
+if sys.argv[1] not in ("specialized", "families", "any_rows"):
     without("warp_specialized")
 globals()[sys.argv[1]]()
 stub_driver.tell(

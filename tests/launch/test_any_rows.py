@@ -1,0 +1,132 @@
+"""A new M of a range whose binaries ship is launched by an earlier M's plan: as the long way would launch it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.problem import Problem
+
+TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
+BY_KERNEL = {
+    "pointer": Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, GROUP_SIZE_M=1),
+    "tma": Config("tma", **TMA, GROUP_SIZE_M=4),
+    **dict.fromkeys(("swap_ab", "gemv", "cluster_k", "warp_specialized", "any_width")),
+}
+"""Configs, and kernels whose default is taken."""
+MS = {"swap_ab": (2, 64), "gemv": (2, 4), "cluster_k": (17, 64), "any_width": (129, 256)}
+"""The ranges of kernels for few rows; the others' is 65 to 256."""
+
+
+@pytest.fixture(scope="module")
+def ship(make_stub, make_rows, make_family, tmp_path_factory):
+    """Ships a family's table of one range, by one kernel; and a copy whose index says nothing of ranges."""
+
+    def ship(*problems: Problem, config: Config, first: int = 65) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("ranges")
+        families = tuple(make_family(each.m, first=first, problem=each) for each in problems)
+        path = replace(make_rows(dict.fromkeys(problems, config)), families=families).write(folder)
+        assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
+        other = tmp_path_factory.mktemp("plain") / "tables"
+        shutil.copytree(folder, other)
+        edit_ranges(other, lambda _: {})
+        return path, other / path.name
+
+    return ship
+
+
+def edit_ranges(folder: Path, edited) -> None:
+    (index,) = folder.glob("*.kernels/index.json")
+    document = json.loads(index.read_text())
+    index.write_text(json.dumps({**document, "ranges": edited(document["ranges"])}))
+
+
+def without_addresses(launch):
+    """A launch but for the addresses that it was given; the stub's descriptors say all else that they were made of."""
+    numbers = [param[8:] if len(param) == 128 else b"" if launch_address(param) else param for param in launch.params]
+    return launch.name, launch.grid, launch.block, launch.shared_bytes, launch.attributes, numbers
+
+
+def launch_address(param: bytes) -> bool:
+    return len(param) == 8 and int.from_bytes(param, "little") > 2**32
+
+
+@pytest.mark.parametrize(
+    "kernel", [each if each in ("tma", "gemv") else pytest.param(each, marks=pytest.mark.long) for each in BY_KERNEL]
+)
+def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship, make_stub):
+    first, last = MS.get(kernel, (65, 256))
+    problem = Problem(last, 256, 512, layout="nt")
+    config = BY_KERNEL[kernel] or registry.find("matmul", kernel).default_config(problem, KNOWN["sm_90"])
+    path, plain = ship(problem, config=config, first=first)
+    ms = [(first + last) // 2, *range(first, last, 1 if last < 16 else 7), last]
+    arguments = (json.dumps(ms), "nt", "512")
+    short, long = (make_stub().run("served.py", "families", str(each), *arguments) for each in (path, plain))
+    assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
+    assert short.printed["compiled"] == long.printed["compiled"] == 0
+    assert "no tuned config" not in long.stderr
+    assert sum(told["looked"] for told in long.printed["calls"]) == len(set(ms))
+    (index,) = path.parent.glob("*.kernels/index.json")
+    (alike,) = json.loads(index.read_text())["ranges"].values()
+    apart = {next((each[0] for each in alike if each[0] <= m <= each[1]), -m) for m in ms}
+    assert sum(told["looked"] for told in short.printed["calls"]) == len(apart) < len(set(ms))
+
+
+@pytest.fixture(scope="module")
+def kinds(ship, make_stub):
+    problem, config = Problem(128, 256, 256), BY_KERNEL["tma"]
+    with_bias = Problem(128, 256, 256, epilogue="bias")
+    path, plain = ship(problem, with_bias, config=config)
+    return [make_stub().run("served.py", "any_rows", str(each), "[96, 80, 128, 66]") for each in (path, plain)]
+
+
+def looked(report, kind: str) -> list[int]:
+    return [told["looked"] for told in report.printed["calls"] if told["kind"] == kind]
+
+
+def test_what_other_rows_do_not_change_is_served_by_an_earlier_plan(kinds):
+    short, long = kinds
+    for kind in ("matrix", "rows of one", "one of rows", "bias", "afresh"):
+        # What has three dimensions shares its kind with the matrix only where its plan was made.
+        assert sum(looked(short, kind)) <= 1, kind
+        assert sum(looked(long, kind)) == 4, kind
+    assert looked(short, "matrix") == looked(short, "bias") == looked(short, "afresh") == [1, 0, 0, 0]
+
+
+def test_what_other_rows_change_takes_the_long_way(kinds):
+    short, _ = kinds
+    for kind in ("out", "transposed", "spaced", "unaligned", "float32"):
+        assert looked(short, kind) == [1, 1, 1, 1], kind
+
+
+def test_results_and_launches_are_those_of_the_long_way(kinds):
+    short, long = kinds
+    for one, other in zip(short.printed["calls"], long.printed["calls"], strict=True):
+        assert (one["shape"], one["strides"]) == (other["shape"], other["strides"])
+    assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
+
+
+def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, make_rows, make_family, tmp_path):
+    """A row of the M itself comes before the range that holds it."""
+    range_of, exact = Problem(128, 256, 256), Problem(96, 256, 256)
+    rows = {range_of: BY_KERNEL["tma"], exact: BY_KERNEL["pointer"]}
+    path = replace(make_rows(rows), families=(make_family(128, first=65, problem=range_of),)).write(tmp_path)
+    make_stub().run("ship.py", str(path), alone=True)
+    report = make_stub().run("served.py", "families", str(path), "[100, 96, 90]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0]
+    assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [True, False, True]
+
+
+@pytest.mark.parametrize("places", [[[[0]]], [[[99]]], [[[0, 7]]], [], [[], []]])
+def test_places_that_do_not_hold_m_are_not_used(places, ship, make_stub):
+    path, _ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    edit_ranges(path.parent, lambda ranges: {key: [[65, 128, places]] for key in ranges})
+    report = make_stub().run("served.py", "families", str(path), "[100, 90]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1]

@@ -1,0 +1,134 @@
+"""Calls that differ from an earlier one in the rows of their first operand alone: its plan, made for their rows.
+
+A range of Ms that binaries ship for has one config. Where the launches of its Ms are alike, the binaries' index says at
+which places of their arguments M stands (`tuner/tables/alike.py` looks at every M). So a new M of such a range takes
+neither the op's checks nor its kernel's host code: a guard that leaves the rows open, a lookup, a number exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
+from tuner.launch.guards import likeness
+from tuner.launch.plan import MOST_KEYS, AlikeMs, Recording, make_plan
+from tuner.launch.step import RecordedLaunch
+from tuner.lookup import lookup
+
+MOST_OF_A_KIND = 64
+"""Ranges of one kind of call: a ladder has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyRows:
+    """A call that ran, for calls with other numbers of rows.
+
+    Attributes:
+        alike: The Ms that it holds for.
+        serves: Whether the op would do the same for one of them.
+        matches: The test of a call's tensors, the first of them as a matrix.
+        seen: What the call launched.
+        launches: The same, ready to run again.
+        like: An empty tensor like the result.
+        columns: The result's last size.
+    """
+
+    alike: AlikeMs
+    serves: Callable[[int], bool]
+    matches: Callable[..., bool]
+    seen: Recording
+    launches: Sequence[RecordedLaunch]
+    like: Tensor
+    columns: int
+
+    @staticmethod
+    def of(
+        given: Sequence[Tensor],
+        result: Tensor,
+        seen: Recording,
+        launches: Sequence[RecordedLaunch],
+        serves: Callable[[int], bool],
+    ) -> AnyRows | None:
+        """Make it of a call that ran; None where other rows are launched otherwise.
+
+        Args:
+            given: The call's tensors; all but the rows of the first stay the same.
+            result: What it wrote, with the first one's leading sizes.
+            seen: What it launched.
+            launches: The same, as `recorded_launches` gives it.
+            serves: See `AnyRows`.
+        """
+        alike, rows = seen.alike, _as_matrix(given[0])
+        if alike is None or rows is None or seen.temporaries or len({*map(id, given)}) < len(given):
+            return None
+        if len(launches) != len(alike.places):
+            return None
+        held = [launch.number(place) for launch, places in zip(launches, alike.places, strict=True) for place in places]
+        if {*held} != {rows.shape[0]}:
+            return None
+        matches = likeness((rows, *given[1:]), None, any_rows=True)
+        like, columns = result.new_empty(0), result.shape[-1]
+        return AnyRows(alike, serves, matches, Recording(count=seen.count), launches, like, columns)
+
+    def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
+        """The plan of a call with another number of rows; None where this does not serve it."""
+        a = given[0]
+        m = a.numel() // a.shape[-1]
+        if not self.alike.first_m <= m <= self.alike.last_m:
+            return None
+        rows = _as_matrix(a)
+        if rows is None or not self.matches(rows, *given[1:]) or not (self.alike.serves(m) and self.serves(m)):
+            return None
+        launches = [launch.changed(places, m) for launch, places in zip(self.launches, self.alike.places, strict=True)]
+        plan = make_plan(self.seen, launches, a.device.index or 0)
+        allocate = allocator(self.like, (*a.shape[:-1], self.columns))
+        # The key of a plan has the number of elements, so that of a matrix it has the rows.
+        matches = self.matches if rows is a else likeness(given, None)
+        return bind(plan, allocate, matches, lambda _addresses: True)
+
+
+class AnyRowsCache:
+    """What calls of one op left for calls with other rows."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[Hashable, tuple[AnyRows, ...]] = {}
+        lookup.on_change(self._by_kind.clear)
+
+    def plan(self, given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> BoundPlan | None:
+        """The plan of a call that no plan serves yet; None where it must take the long way."""
+        if not self._by_kind or given[0].dim() < 2:
+            return None
+        found = self._by_kind.get(_kind(given, addresses, options), ())
+        return next((plan for each in found if (plan := each.plan(given)) is not None), None)
+
+    def add(
+        self,
+        made: AnyRows,
+        given: Sequence[Tensor],
+        addresses: Addresses,
+        options: tuple[Hashable, ...],
+        sources: object,
+    ) -> None:
+        """Store what a call left, unless the sources have changed since its config was looked up."""
+        kind = _kind(given, addresses, options)
+        if len(self._by_kind) >= MOST_KEYS:
+            self._by_kind.clear()
+        self._by_kind[kind] = (made, *self._by_kind.get(kind, ())[: MOST_OF_A_KIND - 1])
+        # `use` changes the resolver, then clears: whichever thread comes second removes what must not stay.
+        if lookup.resolver() is not sources:
+            self._by_kind.pop(kind, None)
+
+
+def _as_matrix(a: Tensor) -> Tensor | None:
+    """A tensor's rows, which lie one after the other; None where they do not."""
+    if not a.is_contiguous() or 0 in a.shape:
+        return None
+    return a if a.dim() == 2 else a.view(-1, a.shape[-1])
+
+
+def _kind(given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> Hashable:
+    rest = [tensor.numel() << 4 | at & 15 for tensor, at in zip(given[1:], addresses[1:], strict=True)]
+    return (given[0].shape[-1], addresses[0] & 15, *rest, len({*addresses}) == len(addresses), options)
