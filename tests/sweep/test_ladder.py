@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,7 @@ from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import CHECKS, MOST_PROBES, PROBE, Result
+from tuner.sweep.ladder import CHECKS, GAP, MOST_PROBES, PROBE, Result
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -226,6 +227,54 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
         200: 256,
     }
     assert all(each.evidence == "measured" for each in found[0].ranges)
+
+
+def crossing(last: int, us: Callable[[Config, int], float]) -> tuple[Family, list[int], dict[int, float]]:
+    """Tune a ladder of two configs without checks; returns the family, the Ms played, and each M's loss."""
+    (ladder,) = family.ladders(range(1, last + 1), problem)
+    both, everywhere = (CONFIGS[0], CONFIGS[-1]), [winner(problem(m), CONFIGS[0]) for m in range(1, last + 1)]
+    agenda, order, found = Agenda([], [ladder]), list[int](), list[Family]()
+    while agenda:
+        m = agenda.take().problem.m
+        order.append(m)
+        times = {config: us(config, m) for config in both}
+        best = min(both, key=lambda config, times=times: times[config])
+        won = dataclasses.replace(winner(problem(m), best), median_us=times[best])
+        ratios = {config: time / times[best] for config, time in times.items()}
+        found += agenda.ended(problem(m), Result(won, ratios, times), everywhere)
+    lost = {}
+    for m in range(1, last + 1):
+        row_m = next(each for each in found[0].ranges if m <= each.last_m).row_m
+        config = min(both, key=lambda config, m=row_m: us(config, m))
+        lost[m] = us(config, m) / min(us(one, m) for one in both) - 1
+    return found[0], order, lost
+
+
+@pytest.mark.parametrize("border", range(34, 48))
+def test_a_border_within_a_tile_is_found_to_the_row(border):
+    """A tile of 64 rows takes longer the fewer rows there are, and another config as long for all of them."""
+
+    def us(config: Config, m: int) -> float:
+        if config == CONFIGS[-1]:
+            return 10.0 + 0.2 * max(0, 64 - m)
+        return 10.0 + 0.2 * (64.5 - border) if m <= 64 else 20.0
+
+    found, order, lost = crossing(256, us)
+    assert max(lost.values()) <= GAP
+    assert {each.evidence for each in found.ranges} == {"measured"}
+    assert len([m for m in order if 33 < m < 64]) <= 5
+    assert found.ranges == crossing(256, us)[0].ranges
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_border_beyond_a_thousand_rows_is_found_to_a_part_of_m(seed):
+    """A border of many rows is known once it lies within a 128th of M."""
+    border = random.Random(seed).randint(1026, 4000)
+    _, order, lost = crossing(4096, lambda config, m: 10.0 + 5.0 * ((config == CONFIGS[0]) == (m >= border)))
+    low, high = max(m for m in order if m < border), min(m for m in order if m >= border)
+    assert high - low <= high // 128
+    assert len([m for m in lost if lost[m] > GAP]) < high - low
+    assert len([m for m in order if m not in family.rungs(1, 4096)]) <= 10
 
 
 def test_a_check_that_loses_much_becomes_a_point_and_others_are_drawn():

@@ -37,8 +37,10 @@ GAP = 0.03
 RISE = 0.1
 """How much longer the upper of two points may take with that config than the lower with its winner.
 
-What lies between cannot lose more, since no config takes less time for more rows.
+What lies between cannot lose more, where no config takes less time for more rows.
 """
+_FINEST = 128
+"""Borders are sought until two points are this part of M apart, or neighbours."""
 _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 _TALL_TILE = 64
@@ -217,8 +219,9 @@ class Climb:
     def _between(self, low: int, high: int) -> tuple[int, float]:
         """Return which of two neighbouring points serves the Ms between them, and what that may lose.
 
-        It is the higher one, whose config takes no longer for fewer rows, unless the lower one's config loses less: it
-        may need another tile for one row more, so it must lose next to nothing at the higher point, as measured there.
+        It is the higher one, whose config takes no longer for fewer rows (but where its tile has more rows than there
+        are: its loss at the lower point tells), unless the lower one's config loses less: it may need another tile for
+        one row more, so it must lose next to nothing at the higher point, as measured there.
         Where the higher one's cannot run, the lower one's serves in any case.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
@@ -311,8 +314,9 @@ def _middle(low: int, high: int) -> int | None:
     """Return an M between two: the first row after a tall tile, or else a multiple of a tile's rows about half-way.
 
     Where configs change between two such points they mostly change with that row, so it alone decides most ranges. From
-    1024 on a step is a sixteenth to a thirty-second of M. Within one step it is the first row of the higher tile, or
-    what lies half-way. Returns None where less than half a step lies between.
+    1024 on a step is a 32nd to a 64th of M. Within one step it is the first row of the higher tile, or what lies
+    half-way: a tile of more rows than there are takes longer the fewer they are, so that configs change at any row.
+    Returns None where points are as close as borders are sought.
     """
     if low % _TALL_TILE == 0 and low + 1 < high:
         return low + 1
@@ -324,4 +328,4 @@ def _middle(low: int, high: int) -> int | None:
         return middle
     if low % step == 0 and low + 1 < high:
         return low + 1
-    return (low + high) // 2 if high - low >= step // 2 else None
+    return (low + high) // 2 if high - low > max(1, high // _FINEST) else None
