@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from triton import knobs
-from triton.errors import TritonError
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
@@ -18,10 +17,10 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.epilogue import activated, saturated
-from tuner.kernels.ops import by_torch
+from tuner.kernels.ops import by_torch, untuned
 from tuner.launch import binaries
 from tuner.launch.binaries import NotShippedError
-from tuner.launch.failure import is_no_fault
+from tuner.launch.failure import FAILURES, is_no_fault
 from tuner.launch.launch import Launch
 from tuner.launch.plan import AlikeMs, Recording, recorded
 from tuner.lookup import strict
@@ -29,8 +28,6 @@ from tuner.lookup.decision import TUNED, Match
 from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
 from tuner.problem import Problem, dtype
 
-FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
-"""What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
 _families: set[Hashable] = set()
@@ -83,12 +80,9 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                     raise e from None
             else:
                 break
-        family = (problem.family, model.slug, index)
         # A binary must not be loaded while a graph is captured: then a later call does it.
-        is_captured = index is not None and torch.cuda.is_current_stream_capturing()
-        if match.rule in ("exact", "family") and family not in _families and not is_captured:
-            _families.add(family)
-            _prepare(problem, model, match, recording.find)
+        if index is None or not torch.cuda.is_current_stream_capturing():
+            _prepare(problem, model, index, match, recording)
     recording.count = counter(problem, model)
     if recording.find is not None and match.rule in ("exact", "family"):
         recording.alike = _alike(problem, model, match)
@@ -98,12 +92,19 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     return recording
 
 
-def _prepare(problem: Problem, model: Device, match: Match, find: Callable[[Launch], Any] | None) -> None:
-    """Import a family's kernels and load its shipped binaries while the GPU works: no later M waits for them."""
+def _prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
+    """Make ready, while the GPU works, what other Ms of a family need: no later M waits for it."""
+    if match.rule == "default":
+        untuned.prepare(problem, model, index, match.config, made)
+        return
+    family = (problem.family, model.slug, index)
+    if match.rule not in ("exact", "family") or family in _families:
+        return
+    _families.add(family)
     for row in rows_of_family(problem, model, match):
-        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(find):
+        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(made.find):
             spec = registry.find(problem.op, row.config.kernel)
-            if find is not None:
+            if made.find is not None:
                 spec.compile(row.problem, row.config)
 
 

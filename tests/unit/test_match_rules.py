@@ -293,6 +293,44 @@ def test_a_range_whose_last_m_no_kernel_serves_has_the_formula_asked_for_each_m(
     assert answer(40) == ("default", 16)
 
 
+def test_what_is_foreseen_is_not_asked_for_again_and_logged_when_it_is_called(toy, install, caplog):
+    asked = []
+
+    def formula(problem, device):
+        asked.append(problem.m)
+        return Config("toy", BLOCK_SIZE_M=16 if problem.m < 100 else 32, num_warps=4)
+
+    install(dataclasses.replace(toy, default_config=formula))
+    answer(40)
+    logged = len(caplog.records)
+    foreseen = {m: match for ms, match in lookups.foresee(at(40), H200, 256) for m in ms}
+    assert sorted(foreseen) == [*range(1, 257)]
+    assert len(asked) == 2 * 9 - 1
+    assert len(caplog.records) == logged
+    assert at(200) not in resolver().answers[H200.slug]
+    assert {m: tuner.lookup(at(m), H200) for m in foreseen} == foreseen
+    assert len(asked) == 2 * 9 - 1
+    assert answer(257) == ("default", 32)
+
+
+def test_what_is_tuned_and_what_no_kernel_serves_is_not_foreseen(toy, install, tuned, make_row):
+    supports = lambda problem, device: "too tall" if 64 < problem.m <= 96 else None  # noqa: E731
+    install(dataclasses.replace(toy, supports=supports))
+    tuned(make_row(20, block=32), make_row(48, block=64), families=[ranges(48, first=40)])
+    foreseen = [(ms[0], ms[-1], match.rule) for ms, match in lookups.foresee(at(1), H200, 200)]
+    spans = [(1, 1), (2, 16), (17, 32), (33, 39), (49, 64), (97, 128), (129, 192), (193, 200)]
+    assert foreseen == [(first, last, "default") for first, last in spans]
+    assert [answer(m) for m in (20, 40, 39)] == [("exact", 32), ("family", 64), ("default", 16)]
+
+
+def test_what_was_foreseen_and_cannot_be_launched_gives_way(toy, install):
+    install(toy, dataclasses.replace(toy, name="other", default_config=lambda *_: Config("other", BLOCK_SIZE_M=16)))
+    foreseen = {ms[0]: match for ms, match in lookups.foresee(at(1), H200, 64)}
+    lookups.drop(at(50), H200, foreseen[49], "no room")
+    assert tuner.lookup(at(50), H200).config != foreseen[49].config
+    assert tuner.lookup(at(51), H200) == foreseen[49]
+
+
 def test_a_keyed_problem_borrows_from_the_nearest_key_of_its_kind(tmp_path, toy, install, make_row):
     install(dataclasses.replace(toy, op="mine"))
     rows = [

@@ -62,6 +62,15 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         make.finders.append(find_shipped)  # one function may be several kernels, or be compiled here before it serves
 
 
+def bind(function: Any) -> None:
+    """Install, and make what Triton keeps a function's kernels in for the current device.
+
+    Threads that both come first would make two of them, and the kernels in one would be lost.
+    """
+    install(function)
+    _ = function.device_caches[active_driver.active().get_current_device()]
+
+
 def uninstall(function: Any, find_shipped: FindShipped | None = None) -> None:
     """Take back an `install`; where nothing else serves from the function, it compiles as Triton made it."""
     function = _jit_function(function)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from triton.errors import TritonError
+
 from tuner.errors import TunerError
+
+FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
+"""What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
 
 _DRIVER = "Triton Error ["
 """The beginning of the driver's messages, which Triton raises as RuntimeError."""

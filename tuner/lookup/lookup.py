@@ -51,6 +51,14 @@ def rows_of_family(problem: Problem, device: Device, match: Match) -> Iterator[R
     return _resolver.rows_of_family(problem, device, match)
 
 
+def foresee(problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
+    """The Ms of a problem's family up to one for which the formula answers, range by range, and its answers.
+
+    What was not asked before is decided here. A call that gets it is logged and counted when it is made.
+    """
+    return _resolver.foresee(problem, device, most_m)
+
+
 def use(where: str | Path | None) -> None:
     """Ask a table, a folder of tables or a SQLite database before every other source; the latest named is asked first.
 

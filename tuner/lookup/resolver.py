@@ -16,7 +16,7 @@ from tuner.hardware.device import Device
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
-from tuner.lookup.row import Row
+from tuner.lookup.row import BAD_VALUE, Row
 from tuner.problem import Problem
 from tuner.problem.batches import Key, split
 
@@ -72,6 +72,7 @@ class Resolver:
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
         self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
         self._ranges: dict[tuple[str, Key], AnsweredRanges] = {}
+        self._foreseen: dict[tuple[str, Key], list[Decision]] = {}
         self._batches: dict[tuple[str, Key], tuple[list[int], list[AnsweredRanges]]] = {}
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
@@ -89,7 +90,7 @@ class Resolver:
                     advice.count_another()
                 return self._keep(problem, device, *known)
         while True:
-            decision = self.decide(problem, device)
+            decision = self._expected(problem, device) or self.decide(problem, device)
             with Resolver.lock:
                 if (match := self.answers.get(device.slug, {}).get(problem)) is not None:
                     return match  # another thread came first, or it was asked for by the device's name
@@ -122,17 +123,53 @@ class Resolver:
             known = cut[1][bisect_left(cut[0], batch)].at(problem.m)
         if known is None and (ranges := self._ranges.get((device.slug, problem.family))) is not None:
             known = ranges.at(problem.m)
-        if known is None or (match_rules.failed and (device.slug, problem, known[0].config) in match_rules.failed):
-            return None
+        return known if known is not None and self._holds(known[0], problem, device) else None
+
+    def _holds(self, match: Match, problem: Problem, device: Device) -> bool:
+        """Whether the answer for a range of Ms is that for one of them."""
+        if match_rules.failed and (device.slug, problem, match.config) in match_rules.failed:
+            return False
         # An answer of a range has gone through all sources.
         if any(problem in winners.rows for winners in self._by_source(device.slug)):
-            return None
-        if known[0].rule in TUNED:
-            return known
+            return False
+        if match.rule in TUNED:
+            return True
         if any(problem in winners.rows for winners in self._of_relatives(device)):
-            return None
-        is_served = known[0].rule != "default" or match_rules.can_run(known[0].config, problem, device)
-        return known if is_served else None
+            return False
+        return match.rule != "default" or match_rules.can_run(match.config, problem, device)
+
+    def foresee(self, problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
+        """See `lookup.foresee`. A range whose answer does not suit its first M is left to its own calls."""
+        m = 1
+        while m <= most_m:
+            last, match = self._known_or_foreseen(problem.with_m(m), device) or (m, None)
+            if match is not None and match.rule == "default":
+                yield range(m, min(last, most_m) + 1), match
+            is_tuned = match is not None and match.rule != "default"
+            m = 1 + (last if is_tuned or last > m else match_rules.default_range(m)[1])
+
+    def _known_or_foreseen(self, problem: Problem, device: Device) -> tuple[int, Match] | None:
+        """The last M of the range that holds a problem's, and its answer; None where no kernel serves it."""
+        with Resolver.lock:
+            ranges = self._ranges.get((device.slug, problem.family))
+            if ranges is not None and (known := ranges.at(problem.m)) is not None:
+                return ranges.last(problem.m), known[0]
+        decision = self._expected(problem, device)
+        if decision is None:
+            try:
+                decision = self.decide(problem, device)
+            except BAD_VALUE:
+                return None
+            if decision.match.rule == "default":
+                self._foreseen.setdefault((device.slug, problem.family), []).append(decision)
+        return decision.ms[1], decision.match
+
+    def _expected(self, problem: Problem, device: Device) -> Decision | None:
+        """What was decided ahead about the range of Ms that holds a problem's."""
+        for decision in self._foreseen.get((device.slug, problem.family), ()):
+            if decision.ms[0] <= problem.m <= decision.ms[1] and self._holds(decision.match, problem, device):
+                return decision
+        return None
 
     def _shared(self, problem: Problem, slug: str) -> AnsweredRanges | None:
         """The answers of problems that differ in M, and in batches that every source serves by the same rows."""
@@ -255,6 +292,10 @@ class AnsweredRanges:
             return None
         first, known = self._known[place]
         return known if first <= m else None
+
+    def last(self, m: int) -> int:
+        """The last M of the range that holds an M whose answer is known."""
+        return self._last_ms[bisect_left(self._last_ms, m)]
 
     def add(self, ms: tuple[int, int], match: Match, counter: MissCounter | None) -> None:
         """Note the answer for a range; one that holds an M of a range noted before is left out."""

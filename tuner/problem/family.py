@@ -295,3 +295,14 @@ def grid(
 def _spanning(first_m: int, last: Problem, batches: Batches | None) -> str:
     said = str(last).replace(f" {last.m}x", f" {first_m}-{last.m}x", 1)
     return batched.shown(said, last, batches)
+
+
+def ms_of_each_kind(first_m: int, last_m: int) -> list[int]:
+    """Ms of a range on which binaries may depend: its ends, powers of two and their neighbours, multiples of 16 or not.
+
+    `gemv` has M's power of two in its binary, and TMA reads scales of rows that 16 bytes divide.
+    """
+    powers = (1 << exponent for exponent in range(first_m.bit_length() - 1, last_m.bit_length()))
+    near = {m + step for m in (first_m, last_m, *powers) for step in range(-2, 4)}
+    whole = {-(-first_m // unit) * unit for unit in (4, 8, 16)}
+    return sorted(m for m in near | whole if first_m <= m <= last_m)

@@ -24,7 +24,7 @@ from tuner.lookup import match_rules
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
-from tuner.problem.family import Range
+from tuner.problem.family import Range, ms_of_each_kind
 from tuner.tables.alike import alike_ms
 
 _BINARIES = ("cubin", "hsaco")
@@ -130,24 +130,13 @@ def _asked(
     configs = {row.problem: row.config for row in rows}
     for problem, each in ranges:
         if problem in configs:
-            for m in _of_each_kind(each.first_m, each.last_m):
+            for m in ms_of_each_kind(each.first_m, each.last_m):
                 yield problem.with_m(m), configs[problem]
     for row in rows:
         for problem in _alignments(row.problem):
             config = _default(problem, device)
             if config is not None:
                 yield problem, config
-
-
-def _of_each_kind(first_m: int, last_m: int) -> list[int]:
-    """Ms of a range on which binaries may depend: its ends, powers of two and their neighbours, multiples of 16 or not.
-
-    `gemv` has M's power of two in its binary, and TMA reads scales of rows that 16 bytes divide.
-    """
-    powers = (1 << exponent for exponent in range(first_m.bit_length() - 1, last_m.bit_length()))
-    near = {m + step for m in (first_m, last_m, *powers) for step in range(-2, 4)}
-    whole = {-(-first_m // unit) * unit for unit in (4, 8, 16)}
-    return sorted(m for m in near | whole if first_m <= m <= last_m)
 
 
 def _alignments(problem: Problem) -> Iterable[Problem]:

@@ -1,0 +1,70 @@
+"""Call one family that nobody tuned at the Ms given; tells of each call what it compiled and asked the formula."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import stub_driver
+import stub_matmul
+import torch
+
+import tuner
+from tuner.kernel import registry
+from tuner.kernels import bmm, matmul
+from tuner.kernels.ops import untuned
+from tuner.launch import compile_threads
+
+kind, how, ms = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+compiles = stub_matmul.activate()
+asked: list[Any] = []
+formula = registry.default_config
+weight = stub_matmul.half(256, 256).t()
+eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
+keep: list[torch.Tensor] = []
+
+
+def ask(problem: Any, *rest: Any) -> Any:
+    asked.append(problem)
+    return formula(problem, *rest)
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("no such instruction")
+
+
+def call(m: int) -> None:
+    if kind == "bmm":
+        keep.append(bmm(torch.empty(2, m, 256, dtype=torch.float16), weight.expand(2, 256, 256)))
+    elif kind == "scaled":
+        scales = {"scale_a": torch.empty(m, 1), "scale_b": torch.empty(1, 256)}
+        keep.append(matmul(torch.empty(m, 256, dtype=torch.float8_e4m3fn), eights, **scales))
+    else:
+        keep.append(matmul(stub_matmul.half(m, 256, shift=kind == "unaligned"), weight))
+
+
+def told_of(m: int) -> dict[str, int]:
+    """One call; a binary is found in Triton's cache where an earlier program of the test's module compiled it."""
+    before = compiles.compiled + compiles.from_cache, len(asked)
+    call(m)
+    return {"made": compiles.compiled + compiles.from_cache - before[0], "asked": len(asked) - before[1]}
+
+
+registry.default_config = ask
+if how == "alone":
+    untuned.prepare = lambda *_: None
+elif how == "broken":
+    compile_threads.compile_launches = broken
+elif how == "misses":
+    tuner.record_misses(os.environ["MISSES"])
+if how == "threads":
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(call, ms))  # raises what a thread raised
+    calls = []
+else:
+    calls = [told_of(m) for m in ms]
+tuner.flush_misses()
+stub_driver.tell(calls=calls)

@@ -1,0 +1,104 @@
+"""A family that nobody tuned: at its second range of Ms the others are made ready, and no other M up to 256 waits."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from tuner.lookup import misses
+
+SHUFFLED = random.Random(0).sample(range(1, 257), 256)
+EVERY = [20, 40, *(m for m in SHUFFLED if m not in (20, 40))]
+"""Of two ranges first."""
+
+
+@pytest.fixture(scope="module")
+def called(stub):
+    """A kind of call, how it is run, and the Ms."""
+    return lambda kind, how, *ms, **changed: stub.run("untuned.py", kind, how, json.dumps(ms), **changed)
+
+
+def what(launch):
+    """A launch without its addresses."""
+    return launch.name, launch.grid, launch.block, launch.shared_bytes, [p for p in launch.params if len(p) < 8]
+
+
+def needed(report):
+    """What was made and asked for at the first call, at the second and at all others."""
+    first, second, *others = report.printed["calls"]
+    return [first], [second], [call for call in others if call["made"] or call["asked"]]
+
+
+@pytest.mark.parametrize("kind", ["half", "scaled", "bmm"])
+def test_after_a_second_range_no_m_up_to_256_compiles_or_asks_the_formula(called, kind):
+    report = called(kind, "usual", *EVERY)
+    (first,), (second,), others = needed(report)
+    assert first["made"] == 1
+    assert second["made"] >= 1
+    assert second["asked"] > first["asked"]
+    assert others == []
+    assert len(report.launches) == 256
+    assert len(report.loads) == first["made"] + second["made"]
+
+
+def test_one_range_asks_and_compiles_for_itself_alone(called):
+    report = called("half", "usual", 20, 32, 17, 20)
+    assert [call["asked"] for call in report.printed["calls"]] == [2, 0, 0, 0]
+    assert len(report.loads) == 1
+
+
+def test_ms_beyond_256_prepare_nothing_until_one_below_is_called(called):
+    report = called("half", "usual", 512, 4096, 300, 257, 40, 7)
+    assert [call["asked"] for call in report.printed["calls"][:4]] == [2, 2, 2, 2]
+    assert [call["asked"] for call in report.printed["calls"][4:]] == [2 * 9 - 1, 0]
+
+
+def test_launches_and_what_is_logged_are_those_of_a_process_that_prepares_nothing(called):
+    prepared, alone = called("half", "usual", *EVERY), called("half", "alone", *EVERY)
+    assert [*map(what, prepared.launches)] == [*map(what, alone.launches)]
+    assert prepared.stderr == alone.stderr
+    assert sum(call["asked"] for call in alone.printed["calls"]) == sum(c["asked"] for c in prepared.printed["calls"])
+
+
+def test_misses_are_counted_for_what_is_called(called, tmp_path):
+    record = tmp_path / "misses.json"
+    called("half", "misses", 20, 40, 41, 1, MISSES=str(record))
+    found = misses.load(record).problems("nvidia-h200-sm90-132")
+    assert {str(problem): calls for problem, calls in found.items()} == {
+        "matmul 17-32x256x256 float16 nt": 1,
+        "matmul 33-48x256x256 float16 nt": 2,
+        "matmul 1x256x256 float16 nt": 1,
+    }
+
+
+def test_what_does_not_compile_ahead_is_left_to_its_own_call(called):
+    broken, alone = called("half", "broken", *EVERY), called("half", "alone", *EVERY)
+    assert [*map(what, broken.launches)] == [*map(what, alone.launches)]
+    assert needed(broken)[2] != []
+
+
+def test_a_config_that_cannot_be_loaded_gives_way_at_its_own_call(called):
+    ms, less = (2, 40, 41, 200, 100, 1), {"CUDA_STUB_SHARED": "32768"}
+    prepared, alone = called("half", "usual", *ms, **less), called("half", "alone", *ms, **less)
+    assert "failed at its first launch in this process: OutOfResources" in alone.stderr
+    assert prepared.stderr == alone.stderr
+    assert [*map(what, prepared.launches)] == [*map(what, alone.launches)]
+
+
+def test_a_strict_process_asks_for_what_it_calls_alone(called):
+    report = called("half", "usual", 20, 40, 200, TUNER_STRICT="1")
+    assert [(call["made"], call["asked"]) for call in report.printed["calls"]] == [(0, 2)] * 3
+    assert report.loads == ()
+
+
+def test_operands_that_lie_otherwise_get_the_formulas_answers_ahead_and_their_binaries_when_called(called):
+    report = called("unaligned", "usual", 20, 200, 1)
+    assert [call["asked"] for call in report.printed["calls"]] == [2, 2 * 9 - 3, 0]
+
+
+def test_threads_that_call_a_family_first_launch_what_one_does(called):
+    together, alone = called("half", "threads", *EVERY), called("half", "alone", *EVERY)
+    assert Counter(map(str, map(what, together.launches))) == Counter(map(str, map(what, alone.launches)))
