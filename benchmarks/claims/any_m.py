@@ -7,7 +7,8 @@ Four weights of Llama 3 8B are tuned for every M from 1 to 256 in a new database
 (M, weight) are then raced in full in another database, and each config that the ranges give plays the race's winner
 and the default in paired rounds; no fit knows these problems. Last, the tables are exported with their kernels, and
 fresh processes with empty caches call other Ms, as a decode server does: each (M, weight) is timed once, by the host,
-until its result is there. After the first M Python's collector leaves alone what is there, as vLLM's engine has it.
+until its result is there, and so is a weight that nobody tuned. After the first M Python's collector leaves alone what
+is there, as vLLM's engine has it.
 With --batches these are products of a batch instead, of every batch up to that one: the absorbed projections of
 DeepSeek V3's attention, whose batch is the number of heads on a GPU.
 FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
@@ -38,6 +39,9 @@ import record
 
 WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 PROJECTIONS = ((512, 128), (128, 512))
+UNTUNED = ((5120, 3072),)
+"""No table has this weight."""
+STALL_MS = 5
 RESULT = "any-m-h200.json"
 SERVER = """
 import gc, json, os, pathlib, sys, time, torch, tuner
@@ -144,7 +148,18 @@ def serving(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         figures = {"first_ms": first, "median_ms": statistics.median(rest), "largest_ms": max(rest[len(WEIGHTS) - 1 :])}
         found.append({"server": name, **figures, "total_ms": sum(told["ms"]), "compiled": told["compiled"]})
     found[0]["table_bytes"] = size
-    return found
+    return [*found, untuned(folder, ms)]
+
+
+def untuned(folder: Path, ms: list[int]) -> dict[str, Any]:
+    """The same Ms of a weight that no table has, with an empty compile cache: which calls wait, and for how long."""
+    (folder / "no-tables").mkdir()
+    changed = {"TUNER_TABLES": folder / "no-tables", "TRITON_CACHE_DIR": folder / "cache-of-untuned"}
+    told = json.loads(fresh(SERVER, json.dumps(["ours", ms, UNTUNED]), **changed))
+    calls = told["ms"]
+    stalls = {str(m): took for m, took in zip(ms, calls, strict=True) if took > STALL_MS}
+    figures = {"median_ms": statistics.median(calls), "total_ms": sum(calls), "compiled": told["compiled"]}
+    return {"server": "nobody tuned", **figures, "stalls_ms": stalls, "stalled": len(stalls)}
 
 
 def show(body: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
         if index is None or not torch.cuda.is_current_stream_capturing():
             _prepare(problem, model, index, match, recording)
     recording.count = counter(problem, model)
-    if recording.find is not None and match.rule in ("exact", "family"):
+    if match.rule in (*TUNED, "default"):
         recording.alike = _alike(problem, model, match)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
@@ -109,15 +109,24 @@ def _prepare(problem: Problem, model: Device, index: int | None, match: Match, m
 
 
 def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
-    """The Ms of a tuned range whose launches are known to be like those of this one, by the index of its binaries."""
-    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, model.slug)
-    alike = None if shipped is None else shipped.alike(problem, match.config)
+    """The Ms of a range whose launches are known to be like those of this one.
+
+    Of a tuned range the index of its binaries says so; of a family that nobody tuned, what made it ready.
+    """
+    if problem.is_keyed:
+        return None
+    if match.rule == "default":
+        alike = untuned.alike(problem, model, match.config)
+    else:
+        shipped = binaries.shipped_binaries(problem.op, model.slug)
+        alike = None if shipped is None else shipped.alike(problem, match.config)
     if alike is None:
         return None
+    rules = ("default",) if match.rule == "default" else TUNED
 
     def serves(m: int) -> bool:
         found = lookup(problem.with_m(m), model)
-        return found.rule in TUNED and found.config == match.config
+        return found.rule in rules and found.config == match.config
 
     return dataclasses.replace(alike, serves=serves)
 

@@ -11,9 +11,10 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch import compile_threads
+from tuner.launch.alike import alike_ms
 from tuner.launch.failure import FAILURES
 from tuner.launch.launch import Launch
-from tuner.launch.plan import Recording, recorded
+from tuner.launch.plan import AlikeMs, Recording, recorded
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
 from tuner.lookup.lookup import foresee, on_change
@@ -26,8 +27,10 @@ MOST_M = 256
 _called: dict[Hashable, tuple[int, int]] = {}
 """By families and devices' indices, the range of the M that was called first."""
 _prepared: set[Hashable] = set()
-on_change(_called.clear)
-on_change(_prepared.clear)
+_alike: dict[Hashable, list[AlikeMs]] = {}
+"""By families, devices and configs, the Ms that are launched alike."""
+for _kept in (_called, _prepared, _alike):
+    on_change(_kept.clear)
 
 
 def prepare(problem: Problem, model: Device, index: int | None, config: Config, made: Recording) -> None:
@@ -54,12 +57,21 @@ def prepare(problem: Problem, model: Device, index: int | None, config: Config, 
     list(answers)  # operands that lie in another way than a problem says have other binaries, but the same configs
 
 
+def alike(problem: Problem, model: Device, config: Config) -> AlikeMs | None:
+    """The Ms around a problem's for which the formula's config is launched alike, where a family was prepared."""
+    known = _alike.get((problem.family, model.slug, config), ())
+    return next((each for each in known if each.first_m <= problem.m <= each.last_m), None)
+
+
 def _missing(
     problem: Problem, model: Device, answers: Iterable[tuple[range, Match]], find: Callable[[Launch], Any] | None
 ) -> Iterator[Launch]:
     """One launch for each binary that a family's Ms need and that does not ship; those that ship are loaded."""
     seen: set[tuple[Any, str]] = set()
     for ms, match in answers:
+        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES):
+            alike = alike_ms(problem, match.config, ms[0], ms[-1])
+            _alike.setdefault((problem.family, model.slug, match.config), []).extend(alike)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
             if can_run(match.config, each, model):
                 for launch, shipped in _compiled_for(each, match.config, find):

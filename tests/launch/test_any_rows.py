@@ -100,6 +100,12 @@ def test_what_other_rows_do_not_change_is_served_by_an_earlier_plan(kinds):
     assert looked(short, "matrix") == looked(short, "bias") == looked(short, "afresh") == [1, 0, 0, 0]
 
 
+def test_an_address_alone_does_not_say_how_many_rows_there_are(kinds):
+    """A buffer of activations lies where it lay, with other rows each time; the plans of matrices serve it."""
+    short, long = kinds
+    assert looked(short, "one memory") == looked(long, "one memory") == [0, 0, 0, 0]
+
+
 def test_what_other_rows_change_takes_the_long_way(kinds):
     short, _ = kinds
     for kind in ("out", "transposed", "spaced", "unaligned", "float32"):

@@ -1,8 +1,9 @@
 """Calls that differ from an earlier one in the rows of their first operand alone: its plan, made for their rows.
 
-A range of Ms that binaries ship for has one config. Where the launches of its Ms are alike, the binaries' index says at
-which places of their arguments M stands (`tuner/tables/alike.py` looks at every M). So a new M of such a range takes
-neither the op's checks nor its kernel's host code: a guard that leaves the rows open, a lookup, a number exchanged.
+A range of Ms has one config. Where the launches of its Ms are alike, alike.py has found out, by looking at every M, at
+which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned was made ready.
+So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves the rows open,
+a lookup, a number exchanged.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ class AnyRows:
         alike: The Ms that it holds for.
         serves: Whether the op would do the same for one of them.
         matches: The test of a call's tensors, the first of them as a matrix.
-        seen: What the call launched.
-        launches: The same, ready to run again.
+        launches: What the call launched, ready to run again.
         like: An empty tensor like the result.
         columns: The result's last size.
     """
@@ -39,7 +39,6 @@ class AnyRows:
     alike: AlikeMs
     serves: Callable[[int], bool]
     matches: Callable[..., bool]
-    seen: Recording
     launches: Sequence[RecordedLaunch]
     like: Tensor
     columns: int
@@ -62,16 +61,15 @@ class AnyRows:
             serves: See `AnyRows`.
         """
         alike, rows = seen.alike, _as_matrix(given[0])
-        if alike is None or rows is None or seen.temporaries or len({*map(id, given)}) < len(given):
+        if alike is None or rows is None or len(launches) != len(alike.places):
             return None
-        if len(launches) != len(alike.places):
-            return None
+        if seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
+            return None  # memory for another M, another M's count, and a guard refuses the same tensor twice
         held = [launch.number(place) for launch, places in zip(launches, alike.places, strict=True) for place in places]
         if {*held} != {rows.shape[0]}:
             return None
         matches = likeness((rows, *given[1:]), None, any_rows=True)
-        like, columns = result.new_empty(0), result.shape[-1]
-        return AnyRows(alike, serves, matches, Recording(count=seen.count), launches, like, columns)
+        return AnyRows(alike, serves, matches, launches, result.new_empty(0), result.shape[-1])
 
     def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
         """The plan of a call with another number of rows; None where this does not serve it."""
@@ -83,11 +81,9 @@ class AnyRows:
         if rows is None or not self.matches(rows, *given[1:]) or not (self.alike.serves(m) and self.serves(m)):
             return None
         launches = [launch.changed(places, m) for launch, places in zip(self.launches, self.alike.places, strict=True)]
-        plan = make_plan(self.seen, launches, a.device.index or 0)
+        plan = make_plan(Recording(), launches, a.device.index or 0)
         allocate = allocator(self.like, (*a.shape[:-1], self.columns))
-        # The key of a plan has the number of elements, so that of a matrix it has the rows.
-        matches = self.matches if rows is a else likeness(given, None)
-        return bind(plan, allocate, matches, lambda _addresses: True)
+        return bind(plan, allocate, likeness(given, None), lambda _addresses: True)
 
 
 class AnyRowsCache:

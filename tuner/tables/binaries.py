@@ -17,6 +17,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch import compile_cache, nearest
+from tuner.launch.alike import alike_ms
 from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name, range_key, triton_and_target
 from tuner.launch.compile_cache import Compiled
 from tuner.launch.plan import recorded
@@ -25,7 +26,6 @@ from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range, ms_of_each_kind
-from tuner.tables.alike import alike_ms
 
 _BINARIES = ("cubin", "hsaco")
 

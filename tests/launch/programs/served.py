@@ -85,6 +85,7 @@ def any_rows() -> None:
     first, *others = json.loads(sys.argv[3])
     weight = torch.nn.Parameter(stub_matmul.half(256, 256))
     bias, spaced = torch.empty(256, dtype=torch.float16), stub_matmul.half(512, 512)
+    room = stub_matmul.half(256, 256)
 
     def kind(name: str, run: Callable[[int], torch.Tensor]) -> None:
         for m in (first, *others):
@@ -93,6 +94,7 @@ def any_rows() -> None:
             told[-1] |= {"kind": name, "m": m, "shape": [*result.shape], "strides": [*result.stride()]}
 
     kind("matrix", lambda m: call(stub_matmul.half(m, 256), weight))
+    kind("one memory", lambda m: call(room[:m], weight))
     kind("rows of one", lambda m: call(stub_matmul.half(m, 256).view(m, 1, 256), weight))
     kind("one of rows", lambda m: call(stub_matmul.half(m, 256).view(1, m, 256), weight))
     kind("bias", lambda m: call(stub_matmul.half(m, 256), weight, bias=bias))

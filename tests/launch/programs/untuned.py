@@ -17,10 +17,12 @@ from tuner.kernel import registry
 from tuner.kernels import bmm, matmul
 from tuner.kernels.ops import untuned
 from tuner.launch import compile_threads
+from tuner.launch import launch as launching
 
 kind, how, ms = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 compiles = stub_matmul.activate()
 asked: list[Any] = []
+looked: list[None] = []
 formula = registry.default_config
 weight = stub_matmul.half(256, 256).t()
 eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
@@ -46,14 +48,24 @@ def call(m: int) -> None:
         keep.append(matmul(stub_matmul.half(m, 256, shift=kind == "unaligned"), weight))
 
 
+def counted(run: Any) -> Any:
+    def counting(launches: Any) -> None:
+        looked.append(None)
+        run(launches)
+
+    return counting
+
+
 def told_of(m: int) -> dict[str, int]:
     """One call; a binary is found in Triton's cache where an earlier program of the test's module compiled it."""
-    before = compiles.compiled + compiles.from_cache, len(asked)
+    before = compiles.compiled + compiles.from_cache, len(asked), len(looked)
     call(m)
-    return {"made": compiles.compiled + compiles.from_cache - before[0], "asked": len(asked) - before[1]}
+    after = compiles.compiled + compiles.from_cache, len(asked), len(looked)
+    return {name: now - then for name, now, then in zip(("made", "asked", "looked"), after, before, strict=True)}
 
 
 registry.default_config = ask
+launching.run = counted(launching.run)
 if how == "alone":
     untuned.prepare = lambda *_: None
 elif how == "broken":

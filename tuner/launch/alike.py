@@ -1,4 +1,4 @@
-"""Which Ms of a range a config serves by the same launches, so that a serving process exchanges a number and no more.
+"""Which Ms of a range a config serves by the same launches, so that a new M needs a number exchanged and no more.
 
 Every M is looked at, by the kernel's own host code on operands without memory: what it launches must be equal but for
 numbers that are M itself.
