@@ -57,6 +57,14 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
         with self._locks:  # a GPU is free for others once its worker is gone
             self._stack.close()
 
+    def sighted(self, stop: threading.Event | None = None) -> Device | None:
+        """Return the device that the first worker sees before it has opened it; None where only `Hello` tells.
+
+        Raises:
+            KeyboardInterrupt, SweepError: see `wait_until_ready`.
+        """
+        return None if self.arch is None else self.supervisors[0].worker.sighted(stop)
+
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
