@@ -94,11 +94,13 @@ def by_triton(make_stub, shipped, tmp_path_factory):
     return make_stub().run("bare.py", str(folder), "triton")
 
 
-def test_what_the_driver_shows_of_a_gpu_is_what_torch_will_say_and_needs_no_torch(make_stub):
+def test_a_worker_says_which_gpu_the_driver_shows_before_torch_is_asked(make_stub):
     told = make_stub().run("sight.py", alone=True).printed
     assert tuple(told["device"]) == astuple(replace(H200, clock_mhz=1980, memory_gb_per_s=4900))
     assert told["missing"] is None
     assert not told["torch"]
+    assert told["same"]
+    assert told["refused"].startswith("no GPU found")
 
 
 def comparable(report):
