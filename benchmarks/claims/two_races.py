@@ -1,14 +1,12 @@
 """A suite tuned twice from an empty database: how long that takes, how fast the winners are, whether the two agree.
 
     python benchmarks/claims/two_races.py --out FOLDER
-    python benchmarks/claims/two_races.py --shards 8 --out FOLDER
     python benchmarks/claims/two_races.py --suite demo --device interpreter --out FOLDER     # rehearses without a GPU
 
 The first race begins with an empty compile cache, the second with a new database and the binaries of the first. Then
 the winners of both play each other in this process. FOLDER must not exist yet. It receives the databases, the compile
 cache, the log, and three results: race-h200.json, race-again-h200.json and race-agreement-h200.json. Torch's time over
-ours is that of the finals, in which torch's library plays beside the winner. With --shards the second race is so many
-runs, each of a part of the suite into a database of its own, which are merged.
+ours is that of the finals, in which torch's library plays beside the winner.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ def main() -> None:
     parser.add_argument("--suite", default=str(PUBLIC), help="a suite's name or file; public.csv unless given")
     parser.add_argument("--kind", help="only its rows of this dtype and layout; bfloat16/nt of public.csv unless given")
     parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
-    parser.add_argument("--shards", type=int, metavar="N", help="run the second race in N parts, and merge them")
     parser.add_argument("--time-budget", default="300s", help="of each race, as `tuner run` takes it")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")
     args = parser.parse_args()
@@ -62,13 +59,10 @@ def main() -> None:
     raced = folder / "suite.csv"
     write_suite(raced, problems)
     options = ["--suite", str(raced), "--device", args.device, "--time-budget", args.time_budget]
-    races = [race(folder, [*options, "--db", "first.db"])]
-    races.append(shards(folder, options, args.shards) if args.shards else race(folder, [*options, "--db", "second.db"]))
-    results = [name if name == RESULTS[0] else name.replace("race", "shards") for name in RESULTS]
-    for name, body in zip(results if args.shards else RESULTS, races, strict=False):
-        record.write(folder / name, body)
+    races = [race(folder, [*options, "--db", database]) for database in ("first.db", "second.db")]
     agreement = compared(*races, gpu=None if args.device == "interpreter" else 0)
-    record.write(folder / (results if args.shards else RESULTS)[2], agreement)
+    for name, body in zip(RESULTS, (*races, agreement), strict=True):
+        record.write(folder / name, body)
     show(*races, {row["problem"]: row["second_over_first"] or 0.0 for row in agreement["rows"]})
 
 
@@ -96,22 +90,6 @@ def race(folder: Path, options: list[str]) -> dict[str, Any]:
         ),
     }
     return {"summary": summary, "rows": rows}
-
-
-def shards(folder: Path, options: list[str], count: int) -> dict[str, Any]:
-    """One `tuner run` of each part of the suite, merged, as a result."""
-    databases = [f"shard-{number}.db" for number in range(1, count + 1)]
-    parts = [
-        race(folder, [*options, "--shard", f"{number}/{count}", "--db", database])
-        for number, database in enumerate(databases, 1)
-    ]
-    merged = tuner(folder, "merge", "second.db", *databases)
-    seconds = [part["summary"]["process_s"] for part in parts]
-    summary = {"shards": count, "longest_s": max(seconds), "process_s": round(sum(seconds), 1)}
-    return {
-        "summary": {**summary, "winners": merged["winners"]},
-        "rows": [row for part in parts for row in part["rows"]],
-    }
 
 
 def row(told: dict[str, Any]) -> dict[str, Any]:

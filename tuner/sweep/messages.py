@@ -53,6 +53,13 @@ class CompareRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Sighted:
+    """From the worker, first of all: the device that the driver shows, while torch is imported. `Hello` decides."""
+
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
 class Importing:
     """From the worker, before `Hello`: its device is open, and it imports the kernels of these references."""
 
@@ -128,4 +135,4 @@ class RowsCompared:
 
 
 Request = SetProblem | Measure | PlayFinals | CompareRows
-Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared
+Reply = Sighted | Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared
