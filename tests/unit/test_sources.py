@@ -73,6 +73,24 @@ def test_sources_are_asked_in_order_and_the_first_hit_wins(
         assert source_of() == expected[-1]
 
 
+def test_a_range_of_any_other_source_beats_an_exact_row_of_the_tables_that_come_with_triton_tuner(
+    tmp_path, make_row, make_table, make_family, ship
+):
+    ship("triton.tuner", make_table(make_row(64), make_row(80)))  # the entry point triton-tuner
+    (tmp_path / "near").mkdir()
+    path = make_table(make_row(72), families=(make_family(72),)).write(tmp_path / "near")
+    tuner.use(path)
+    matches = {m: tuner.lookup(Problem(m, 512, 256), H200) for m in (72, 64, 63, 80)}
+    assert {m: (match.rule, match.source) for m, match in matches.items()} == {
+        72: ("exact", str(path)),
+        64: ("family", str(path)),
+        63: ("family", str(path)),
+        80: ("exact", "package triton.tuner"),
+    }
+    tuner.use("triton-tuner")
+    assert tuner.lookup(Problem(64, 512, 256), H200).rule == "exact"  # somebody named it
+
+
 def test_an_exact_row_of_a_later_source_beats_a_range_of_an_earlier_one(
     tmp_path, make_row, make_table, make_family, ship
 ):

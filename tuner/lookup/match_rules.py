@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
@@ -33,7 +34,7 @@ def decide(
     by_source: Iterable[DeviceWinners],
     relatives: Iterable[DeviceWinners] = (),
 ) -> Decision:
-    """Apply the match rules in their order, each to what every source holds.
+    """Apply the match rules in their order, each to what every source holds; to what comes with triton-tuner after all.
 
     Args:
         problem, device: what is looked up, and where.
@@ -45,11 +46,12 @@ def decide(
         KernelError: no kernel serves the problem.
     """
     search = _Search(problem, device)
-    found = search.exact("exact", by_source)
     if problem.is_keyed:
-        found = found or search.near_key(by_source)
+        found = search.exact("exact", by_source) or search.near_key(by_source)
     else:
-        found = found or search.family("family", by_source)
+        ours, named = _Part(by_source, is_last=True), _Part(by_source, is_last=False)
+        found = search.exact("exact", named) or search.family("family", named)
+        found = found or search.exact("exact", ours) or search.family("family", ours)
         found = found or search.exact("same_arch", relatives) or search.family("same_arch", relatives)
     return found or search.default()
 
@@ -165,6 +167,17 @@ def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | No
 def grade(row: Row) -> str:
     """Whether a row was measured under this process's Triton."""
     return "exact" if row.made.environment.triton == devices.triton_version() else "compatible"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Iterable[DeviceWinners]):
+    """The sources that come with triton-tuner, or all others."""
+
+    by_source: Iterable[DeviceWinners]
+    is_last: bool
+
+    def __iter__(self) -> Iterator[DeviceWinners]:
+        return (winners for winners in self.by_source if winners.is_last == self.is_last)
 
 
 class _Search:

@@ -129,9 +129,11 @@ class Resolver:
         """Whether the answer for a range of Ms is that for one of them."""
         if match_rules.failed and (device.slug, problem, match.config) in match_rules.failed:
             return False
-        # An answer of a range has gone through all sources.
-        if any(problem in winners.rows for winners in self._by_source(device.slug)):
-            return False
+        for winners in self._by_source(device.slug):
+            if winners.is_last and match.rule in TUNED and match.source != winners.source:
+                break  # its rows come after this range
+            if problem in winners.rows:
+                return False
         if match.rule in TUNED:
             return True
         if any(problem in winners.rows for winners in self._of_relatives(device)):

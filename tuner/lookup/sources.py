@@ -15,7 +15,7 @@ import importlib.resources
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -122,9 +122,20 @@ class TableFolder(_Folder):
 class TablePackage(_Folder):
     """The folder of an installed package, named by an entry point of the group `tuner.tables`."""
 
-    def __init__(self, point: EntryPoint) -> None:
+    def __init__(self, point: EntryPoint, *, is_last: bool = False) -> None:
+        """Keep where it is.
+
+        Args:
+            point: the entry point.
+            is_last: see `DeviceWinners`.
+        """
         self.name = f"package {point.value}"
         self.point = point
+        self._is_last = is_last
+
+    def winners(self, slug: str) -> DeviceWinners:
+        """The rows of this device's tables."""
+        return replace(super().winners(slug), is_last=self._is_last)
 
     def folder(self) -> Traversable | None:
         """Where its tables lie; None where it cannot be found."""
@@ -222,12 +233,14 @@ def default_sources() -> list[Source]:
 
 def packages() -> list[TablePackage]:
     """Installed packages that say that they ship tables, by the names of their entry points; triton-tuner is last."""
-    return [TablePackage(point) for point in sorted(entry_points(GROUP), key=lambda point: point.name == OWN)]
+    points = sorted(entry_points(GROUP), key=lambda point: point.name == OWN)
+    return [TablePackage(point, is_last=point.name == OWN) for point in points]
 
 
 def package(name: str) -> TablePackage | None:
     """The installed package that ships tables under this name, its own or its entry point's."""
-    return next((each for each in packages() if name in (each.point.name, each.point.value)), None)
+    named = (each.point for each in packages() if name in (each.point.name, each.point.value))
+    return next(map(TablePackage, named), None)
 
 
 def _at(name: str, path: Path) -> Source:
