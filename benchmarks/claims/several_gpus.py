@@ -4,7 +4,7 @@
     python benchmarks/claims/several_gpus.py --gpus 2 --rehearse --out RESULT.json       # without a GPU, a tiny suite
 
 Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs. Its time is that of
-the whole process. A thread of it (watch.py) looks a hundred times a second at what each GPU's worker does:
+the whole process. A thread of it looks a hundred times a second at what each GPU's worker does:
 
 start          the processes start and open the GPUs
 no job         no problem is ready to be begun
@@ -22,18 +22,63 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tuner.problem import suite
+from tuner.store.store import Store
+from tuner.sweep.compile_pool import CompilePool, cpu_count
 from tuner.sweep.crew import Crew
+from tuner.sweep.report import Observer, Plan
+from tuner.sweep.run import sweep
+from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 PUBLIC = Path(__file__).parents[1] / "suites" / "public.csv"
 TINY = "op,m,n,k,dtype,layout\n" + "".join(f"softmax,{m},64,1,float16,nn\n" for m in (4, 8, 16, 32, 64, 128))
+BEAT_S = 0.01
+AT_WORK = {Phase.SETTING_UP: "set up", Phase.SEARCHING: "search", Phase.FINALS: "finals"}
+
+
+class Watch(Observer):
+    """Samples what each GPU does; an observer, because it must know what is left."""
+
+    def __init__(self, supervisors: list[WorkerSupervisor]) -> None:
+        self.supervisors = supervisors
+        self.seconds: list[Counter[str]] = [Counter() for _ in supervisors]
+        self.left: int | None = None
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+
+    def started(self, device: Any, environment: Any, problems: Any) -> None:  # noqa: ARG002
+        self.left = len(problems)
+
+    def problem_started(self, job: Any, gpu: Any) -> None:  # noqa: ARG002
+        assert self.left is not None
+        self.left -= 1
+
+    def cause(self, supervisor: WorkerSupervisor) -> str:
+        phase, job = supervisor.phase, supervisor.job
+        if self.left is None:
+            return "start"
+        if phase is Phase.FREE or job is None:
+            return "no job" if self.left else "end"
+        if supervisor.busy:
+            return AT_WORK.get(phase, "loop")
+        return "compile" if phase is Phase.SEARCHING and job.searching else "loop"
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while not self.ended.wait(BEAT_S):
+            now = time.monotonic()
+            for supervisor, seconds in zip(self.supervisors, self.seconds, strict=True):
+                seconds[self.cause(supervisor)] += now - before
+            before = now
 
 
 def main() -> None:
@@ -48,10 +93,9 @@ def main() -> None:
     if args.child:
         print(json.dumps(tuned(args.child, args.suite, Path(args.out), rehearse=args.rehearse)))
         return
-    there = len(os.sched_getaffinity(0))
-    cores = args.cores or max(1, there // args.gpus)
-    if cores * args.gpus > there:
-        parser.error(f"{args.gpus} GPUs with {cores} cores each need {cores * args.gpus}, there are {there}")
+    cores = args.cores or max(1, cpu_count() // args.gpus)
+    if cores * args.gpus > cpu_count():
+        parser.error(f"{args.gpus} GPUs with {cores} cores each need {cores * args.gpus}, there are {cpu_count()}")
     runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in dict.fromkeys((1, args.gpus))]
     summary = {
         "suite": "six rows of softmax" if args.rehearse else Path(args.suite).name,
@@ -94,24 +138,15 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
     """Tune a suite as `tuner run` does."""
     if rehearse:
         from tuner.hardware.device import KNOWN
-        from tuner.sweep.compile_pool import CompilePool
 
         Crew._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign]
             CompilePool(KNOWN["sm_90"])
         )
     indices: list[int | None] = [None] * gpus if rehearse else list(range(gpus))
-    with Crew(indices) as crew:
-        # Imported while the processes start, as `tuner run` does.
-        from watch import Watch
-
-        from tuner.store.store import Store
-        from tuner.sweep.report import Plan
-        from tuner.sweep.run import sweep
-
+    with Crew(indices) as crew, Store.open(folder / "tuner.db") as store:
         watch = Watch(crew.supervisors)
         watch.thread.start()
-        with Store.open(folder / "tuner.db") as store:
-            report = sweep(store, suite.load(suite_name), crew, Plan(), observer=watch)
+        report = sweep(store, suite.load(suite_name), crew, Plan(), observer=watch)
         watch.ended.set()
         watch.thread.join()
     if report.without_winner:

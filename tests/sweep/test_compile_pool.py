@@ -45,13 +45,6 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_children_yield_the_cores_to_the_processes_that_a_gpu_waits_for():
-    with CompilePool(DEVICE, workers=1) as pool:
-        while (niceness := pool.call(os.nice, 0)) is None:
-            time.sleep(0.05)
-    assert niceness > os.nice(0)
-
-
 def test_a_function_runs_in_a_child_unless_none_runs_it_to_its_end():
     with CompilePool(DEVICE, workers=1) as pool:
         while (there := pool.call(os.getpid)) is None:

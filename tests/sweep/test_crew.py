@@ -19,18 +19,6 @@ def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monk
     assert not hired.pool._pool.result().active
 
 
-@pytest.mark.parametrize(("gpus", "compilers", "forks"), [([0, 1], True, 1), ([0], False, 0), ([None], True, 0)])
-def test_workers_then_the_compilers_server_start_before_the_search_is_imported(monkeypatch, gpus, compilers, forks):
-    events = []
-    monkeypatch.setattr(crew, "first_arch", lambda: None)
-    monkeypatch.setattr(crew, "Worker", lambda gpu: events.append("worker") or Somebody(gpu))
-    monkeypatch.setattr(crew.process, "start_fork_server", lambda: events.append("server"))
-    monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: events.append("supervisor") or worker)
-    with crew.Crew(gpus, compilers=compilers):
-        pass
-    assert events == [*["worker"] * len(gpus), *["server"] * forks, *["supervisor"] * len(gpus)]
-
-
 def test_under_the_interpreter_nothing_compiles(monkeypatch):
     monkeypatch.setattr(crew, "Worker", Somebody)
     monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: worker)

@@ -20,7 +20,7 @@ from tuner.problem import Problem
 from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import child, crew, job_prefetch, loop, supervisor, worker
+from tuner.sweep import child, crew, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
 from tuner.sweep.report import Observer, Plan
@@ -135,48 +135,6 @@ def test_a_gpu_that_is_asked_for_under_the_interpreter_is_one_clear_error(faulty
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(DeviceError, match=r"GPU 0 .* TRITON_INTERPRET is set: .*unset it, or give \[None\]"):
         sweep(store, [faulty(configs=1)], [0], Plan(EXHAUSTIVE))
-
-
-def test_the_first_jobs_are_made_while_the_workers_open_a_device_that_no_run_has_seen(
-    faulty, store, monkeypatch, tmp_path
-):
-    from faulty_kernels import serve_once_jobs_are_made
-
-    waits, made = tmp_path / "waits", []
-    waits.touch()
-    monkeypatch.setenv("FAULTY_WAITS", str(waits))
-    monkeypatch.setattr(worker, "serve", serve_once_jobs_are_made)
-    monkeypatch.setattr(crew.Crew, "sighted", lambda self, stop: self.supervisors[0].worker.sighted(stop))
-    make = job_prefetch.make_job
-
-    def make_then_open(step, device, *args):
-        made.append((step.problem, device, waits.exists()))
-        waits.unlink(missing_ok=True)
-        return make(step, device, *args)
-
-    monkeypatch.setattr(job_prefetch, "make_job", make_then_open)
-    problems = [faulty(configs=count) for count in (1, 2, 3)]
-    report = sweep(store, problems, [None, None], Plan(EXHAUSTIVE))
-    assert report.without_winner == 0
-    assert made[0] == (problems[0], INTERPRETER, True)
-    assert [problem for problem, *_ in made] == problems
-
-
-def test_jobs_made_for_a_run_that_finds_one_taken_by_another_are_made_once_more_without_it(faulty, store, monkeypatch):
-    taken, left = faulty(configs=1), faulty(configs=2)
-    monkeypatch.setattr("tuner.sweep.run._expected", lambda *_: INTERPRETER)
-    monkeypatch.setattr("tuner.sweep.shared_agenda.PAUSE_S", 0.0)
-    asked = []
-    claim = store.claim
-
-    def refuse_once(run, problem, **options):
-        asked.append(problem)
-        return asked != [taken] and claim(run, problem, **options)
-
-    monkeypatch.setattr(store, "claim", refuse_once)
-    report = sweep(store, [taken, left], [None, None], Plan(EXHAUSTIVE))
-    assert sorted(each.problem for each in report.problems) == sorted([taken, left])
-    assert report.without_winner == 0
 
 
 def test_problems_from_an_iterator_are_tuned_though_the_device_is_not_the_expected_one(faulty, store, monkeypatch):

@@ -6,7 +6,6 @@ that no table ships. Where that fails, for want of a compiler, such kernels are 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import subprocess
 from dataclasses import astuple
@@ -19,15 +18,6 @@ from tuner.launch.packed import packer_of
 
 _NOT_BUILT = (RuntimeError, OSError, AssertionError, subprocess.CalledProcessError)
 """Raised where Triton's module, or a launcher of Triton 3.6, cannot be built."""
-
-
-def build_module() -> None:
-    """Have the compiler build Triton's module into Triton's cache, where `NvidiaDriver.utils` looks for it.
-
-    It takes about a second, which may pass beside the import of torch. A failure shows again where the module is used.
-    """
-    with contextlib.suppress(*_NOT_BUILT):
-        compat.CudaUtils()
 
 
 class NvidiaDriver(compat.CudaDriver):  # type: ignore[misc]

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeviceError, SweepError
-from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.store.records import State
-from tuner.sweep.messages import Heartbeat, Hello, Importing, Refused, Sighted
+from tuner.sweep.messages import Heartbeat, Hello, Importing, Refused
 from tuner.sweep.process import describe_exit, interrupts_blocked, last_output_line, scratch_folder
 
 START_LIMIT_S = 180.0
@@ -44,7 +43,7 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply but for `Sighted` and `Importing` is `Hello` or `Refused`.
+    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`.
 
     Once it ended, or was silent for too long and killed, `ask`, `receive`, `wait` and `check_alive` raise
     WorkerDiedError.
@@ -66,7 +65,6 @@ class Child:
         self._config: Config | None = None
         self._doing = "its start"
         self._told = False
-        self._kept: Any = None
         self._set_deadline(START_LIMIT_S)
 
     def hello(self, stop: threading.Event | None = None) -> Hello:
@@ -77,35 +75,18 @@ class Child:
             SweepError: the child did not start.
             DeviceError: the device is not there.
         """
-        while isinstance(reply := self._first_word(stop), (Sighted, Importing)):
-            pass
-        if isinstance(reply, Refused):
-            self.kill()
-            raise DeviceError(reply.message)
-        assert isinstance(reply, Hello)
-        return reply
-
-    def sighted(self, stop: threading.Event | None = None) -> Device | None:
-        """Wait for the first reply, and return the device that the child sees; None where it opened it without a word.
-
-        Raises:
-            KeyboardInterrupt, SweepError: see `hello`.
-        """
-        self._kept = reply = self._first_word(stop)
-        return reply.device if isinstance(reply, Sighted) else None
-
-    def _first_word(self, stop: threading.Event | None) -> Any:
-        """The next reply of a child that starts. Where it died or the wait is interrupted, the child is ended."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            return kept
         try:
-            return self.wait(stop)
+            while isinstance(reply := self.wait(stop), Importing):
+                pass
+            if isinstance(reply, Refused):
+                raise DeviceError(reply.message)
         except WorkerDiedError as e:
             raise SweepError(f"the worker did not start: {e} (during {self._doing})") from e
         except BaseException:
             self.kill()
             raise
+        assert isinstance(reply, Hello)
+        return reply
 
     def ask(self, request: object, limit_s: float) -> None:
         """Send a request, to which the first reply must come within `limit_s`; replies come through `receive`."""

@@ -22,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -49,8 +50,6 @@ _TASKS_PER_CHILD = 2
 
 Only what a GPU needs now is given to go on with: it would wait for the whole of anything that was given before it.
 """
-_NICE = 5
-"""Children yield the cores to the GPUs' workers and to the loop that feeds them: a GPU waits for those all the time."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _TIMED_OUT = (TimeoutError, concurrent.futures.TimeoutError)  # one class from Python 3.11 on
 
@@ -93,6 +92,13 @@ class Urgency(IntEnum):
 def cpu_count() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start_fork_server() -> None:
+    """Start the process that compile children are forked from, with their imports done."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
+    with process.interrupts_blocked():
+        forkserver.ensure_running()
 
 
 class CompilePool(AbstractContextManager["CompilePool"]):
@@ -234,7 +240,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
             self._schedule(self._lost.popleft())
 
     def _start(self) -> pebble.ProcessPool:
-        process.start_fork_server()
+        start_fork_server()
         pool = pebble.ProcessPool(
             max_workers=self.workers,
             initializer=_start_child,
@@ -323,7 +329,6 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
     process.die_with_parent()
-    os.nice(_NICE)
     sys.path[:] = path
     process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import cross_target

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import SweepError
 from tuner.hardware.device import KNOWN, Device, Environment
-from tuner.sweep import gpu_lock, process
+from tuner.sweep import gpu_lock
 from tuner.sweep.nvml import first_arch
 from tuner.sweep.worker import Worker
 
@@ -39,9 +39,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
         self._compilers = compilers
         self._stack, self._locks = contextlib.ExitStack(), contextlib.ExitStack()
         workers = [Worker(gpu) for gpu in gpus]
-        if compilers and None not in gpus:
-            process.start_fork_server()
-        # This imports numpy and the search, which takes a while: by now the workers and the compilers are starting.
+        # This imports numpy and the search, which takes a while: by now the workers are starting.
         from tuner.sweep.supervisor import WorkerSupervisor
 
         self.supervisors = [WorkerSupervisor(worker) for worker in workers]
@@ -58,14 +56,6 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
             supervisor.worker.send_kill()
         with self._locks:  # a GPU is free for others once its worker is gone
             self._stack.close()
-
-    def sighted(self, stop: threading.Event | None = None) -> Device | None:
-        """Return the device that the first worker sees before it has opened it; None where only `Hello` tells.
-
-        Raises:
-            KeyboardInterrupt, SweepError: see `wait_until_ready`.
-        """
-        return None if self.arch is None else self.supervisors[0].worker.sighted(stop)
 
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 from tuner.errors import DeviceError, TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
-from tuner.launch import compat, cuda
-from tuner.sweep.messages import Hello, Importing, Refused, Sighted
+from tuner.launch import compat
+from tuner.sweep.messages import Hello, Importing, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
-from tuner.sweep.sighting import sight
 from tuner.sweep.timer import GraphTimer, HostTimer, Timer
 
 
@@ -61,7 +60,7 @@ def serve_requests(
     with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
         try:
             kernels = connection.recv()
-            session = open_session(gpu, stack, sighted=lambda device: connection.send(Sighted(device)))
+            session = open_session(gpu, stack)
             connection.send(Importing(kernels))
             registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
         except TunerError as e:
@@ -74,24 +73,17 @@ def serve_requests(
             pass
 
 
-def open_session(
-    gpu: int | None, stack: contextlib.ExitStack, *, sighted: Callable[[Device], object] = lambda _: None
-) -> DeviceSession:
-    """Open a GPU by its CUDA index, or the interpreter, until the stack closes; its stream becomes the current one.
-
-    `sighted` is called in a thread, and before this returns: with the device as the driver describes it.
-    """
+def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
+    """Open a GPU by its CUDA index, or the interpreter, until the stack closes; its stream becomes the current one."""
     if gpu is None:
         return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
-    opener = Thread(target=_open_context, args=(gpu, sighted), daemon=True)
-    opener.start()
+    Thread(target=_open_context, args=(gpu,), daemon=True).start()
     # Started before torch, whose import takes ten times as long, so that Triton's first launch need not wait for it.
     Thread(target=compat.triton_key, daemon=True).start()
     import torch
 
     from tuner.hardware import device as devices
 
-    opener.join()
     device = devices.current(gpu)
     if device.is_interpreter:
         raise DeviceError(
@@ -107,23 +99,13 @@ def open_session(
     return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, clocks, gpu_uuid)
 
 
-def _open_context(gpu: int, sighted: Callable[[Device], object]) -> None:
+def _open_context(gpu: int) -> None:
     """Open the GPU's primary context, which torch will use, while torch is still being imported."""
-    with contextlib.suppress(AttributeError):  # without such a driver, torch opens what there is
-        if (found := sight(gpu)) is None:
-            return
-        sighted(found)
-        Thread(target=_build_launcher, daemon=True).start()
-        driver, device, context = cuda.library(), ctypes.c_int(), ctypes.c_void_p()
-        if driver is not None and driver.cuDeviceGet(ctypes.byref(device), gpu) == 0:
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-
-
-def _build_launcher() -> None:
-    # Imported here, since it imports Triton.
-    from tuner.launch import nvidia_driver
-
-    nvidia_driver.build_module()
+    with contextlib.suppress(OSError, AttributeError):  # without such a driver, torch opens what there is
+        cuda = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), gpu) == 0:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _environment(backend: str, driver: str = "") -> Environment:

@@ -85,7 +85,8 @@ class Loop:
         self._observer.started(
             self._report.device, self._report.environment, [*self._prefetcher.problems, *todo.problems]
         )
-        self._claim_first()
+        if not all(todo.claim(step) for step in self._prefetcher.steps):  # the one of before the run began
+            self._prefetcher.clear()
         try:
             while True:
                 late = self._late()
@@ -109,15 +110,6 @@ class Loop:
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
         self._report.untuned = self._history.without_winner(self._report.untried)
-
-    def _claim_first(self) -> None:
-        """Claim what was requested before the run began; jobs of what others have are made where they leave it."""
-        requested = self._prefetcher.steps
-        claimed = [step for step in requested if self._agenda.claim(step)]
-        if len(claimed) < len(requested):
-            self._prefetcher.clear()
-            for step in claimed:
-                self._prefetcher.request(step, self._report.device)
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""

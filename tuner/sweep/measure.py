@@ -64,13 +64,6 @@ class Measurement:
         self._tolerance = spec.tolerance(problem)
         self._best_us = float("inf")
 
-    def warm_up(self) -> None:
-        """Do what trials and finals do beside a config's launch: a process takes up to a second for the first time."""
-        verify.poison(self._sets[0])
-        if self._expected is not None and not self._problem.is_keyed:  # a user's check may refuse what nobody wrote
-            verify.check(self._sets[0], self._expected.reference, self._problem.k, self._tolerance)
-        self._capture_vendor()
-
     def search(
         self, configs: Sequence[Config], heartbeat: Callable[[Config | None], None], *, drop: Sequence[float]
     ) -> Iterator[tuple[Config, Outcome]]:

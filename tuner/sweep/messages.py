@@ -53,13 +53,6 @@ class CompareRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighted:
-    """From the worker, first of all: the device that the driver shows, while torch is imported. `Hello` decides."""
-
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
 class Importing:
     """From the worker, before `Hello`: its device is open, and it imports the kernels of these references."""
 
@@ -135,4 +128,4 @@ class RowsCompared:
 
 
 Request = SetProblem | Measure | PlayFinals | CompareRows
-Reply = Sighted | Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared
+Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import resource
 import shutil
@@ -12,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -38,13 +37,6 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def start_fork_server() -> None:
-    """Start the process that compile children are forked from: it does their imports, which takes seconds."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["tuner.sweep.preload"])
-    with interrupts_blocked():
-        forkserver.ensure_running()
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:

@@ -32,8 +32,6 @@ from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 from tuner.sweep.shared_agenda import SharedAgenda
 
-_JOBS_AHEAD = 2
-"""The most jobs made before the workers are ready: this process makes them one by one, and compilers those after."""
 Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
 """What to tune, or a function that returns it once the device is known."""
 
@@ -73,13 +71,12 @@ def sweep(
         crew = gpus if isinstance(gpus, Crew) else stack.enter_context(Crew(gpus))
         prefetcher = stack.enter_context(JobPrefetcher(plan))
         prefetcher.import_ahead()
-        # The first jobs are made for the device expected here while the workers open theirs.
-        expected = _expected(store, crew) or crew.sighted(stop)
+        # The first job is made for the device expected here while the workers open theirs.
+        expected = _expected(store, crew)
         in_order = len(crew.supervisors) == 1 or plan.time_budget_s is not None
         todo = _agenda(problems, expected, in_order=in_order) if expected else Agenda(())
-        for _ in crew.supervisors[:_JOBS_AHEAD]:
-            if expected and todo:
-                prefetcher.request(todo.take(), expected)
+        if expected and todo:
+            prefetcher.request(todo.take(), expected)
         device, environment = crew.wait_until_ready(stop)
         crew.hold_gpus(stop)  # before anything is read that who holds them now may write
         prefetcher.pool = crew.pool

@@ -164,7 +164,7 @@ class WorkerSupervisor:
         if isinstance(reply, messages.Heartbeat):
             self._request_begun = True
             return
-        if isinstance(reply, (messages.Sighted, messages.Importing)):
+        if isinstance(reply, messages.Importing):
             return
         if isinstance(reply, messages.Result):
             self._deaths = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -56,7 +55,6 @@ class _ProblemHandler:
 
     def __init__(self, session: DeviceSession) -> None:
         self._session = session
-        self._cold = not session.device.is_interpreter
         self.measurement: Any = None
 
     def answer(self, request: messages.Request, connection: Connection) -> bool:
@@ -70,7 +68,6 @@ class _ProblemHandler:
         try:
             if isinstance(request, messages.SetProblem):
                 connection.send(self._set_problem(request))
-                self._warm_up()
             elif isinstance(request, messages.Measure):
                 for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
                     connection.send(messages.Result(config, outcome))
@@ -102,15 +99,6 @@ class _ProblemHandler:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
             return messages.Refused(str(e))
         return messages.Ready()
-
-    def _warm_up(self) -> None:
-        """Once, with the first problem: the parent waits for its first binaries meanwhile."""
-        import torch
-
-        if self._cold and self.measurement is not None:
-            self._cold = False
-            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # the finals say so
-                self.measurement.warm_up()
 
     def _compare(self, request: messages.CompareRows) -> messages.Reply:
         from tuner.sweep import bits

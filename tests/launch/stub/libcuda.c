@@ -111,18 +111,6 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
   return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
-  (void)device;
-  strncpy(name, "NVIDIA H200", bytes);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
-  (void)device;
-  *bytes = (size_t)141 << 30;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   switch (attribute) {
@@ -133,10 +121,6 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_optin(); break;
   case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = SHARED_PER_SM; break;
   case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK: *value = 65536; break;
-  case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 60 << 20; break;
-  case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
-  case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
-  case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = 6144; break;
   default: *value = 1;
   }
   return CUDA_SUCCESS;

@@ -132,18 +132,6 @@ SPEC = KernelSpec(
 )
 
 
-def serve_once_jobs_are_made(connection, gpu, log):
-    """In place of a worker's `serve`: one that sees its device at once, and opens it when the file that waits goes."""
-    from tuner.hardware.device import INTERPRETER
-    from tuner.sweep import worker
-    from tuner.sweep.messages import Sighted
-
-    connection.send(Sighted(INTERPRETER))
-    while Path(os.environ["FAULTY_WAITS"]).exists():
-        time.sleep(0.01)
-    worker.serve(connection, gpu, log)
-
-
 def die_at_once(_connection, _gpu, log):
     Path(log).write_text("no such file\nlibcuda.so.1: cannot open\n")
     os._exit(3)
