@@ -69,7 +69,8 @@ class AnyRows:
         if {*held} != {rows.shape[0]}:
             return None
         matches = likeness((rows, *given[1:]), None, any_rows=True)
-        return AnyRows(alike, serves, matches, launches, result.new_empty(0), result.shape[-1])
+        laid_out = [launch.laid_out() for launch in launches]
+        return AnyRows(alike, serves, matches, laid_out, result.new_empty(0), result.shape[-1])
 
     def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
         """The plan of a call with another number of rows; None where this does not serve it."""

@@ -284,12 +284,22 @@ def _encoder(
     modes: tuple[int, ...],
 ) -> TensorMapEncoder:
     """The encoder for elements of a kind and size; the rest as cuTensorMapEncodeTiled takes it, innermost first."""
-    (kind, size), rank, number = element, len(sizes), ctypes.c_uint32
-    axes, many = number * rank, ctypes.c_uint64 * rank
-    after = many(*sizes), many(*steps), axes(*block), axes(*[1] * rank), *map(number, modes)
-    reach = 1 + sum((size - 1) * step for size, step in zip(sizes, (size, *steps), strict=True))
+    size = element[1]
+    reach = 1 + sum((extent - 1) * step for extent, step in zip(sizes, (size, *steps), strict=True))
     is_marked = reach < _SMALL_BYTES and driver_version() <= _FIXED_IN
-    return TensorMapEncoder((number(kind), number(rank)), after, is_marked=is_marked)
+    before, after = _without_sizes(element, steps, block, modes)
+    return TensorMapEncoder(before, ((ctypes.c_uint64 * len(sizes))(*sizes), *after), is_marked=is_marked)
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_sizes(
+    element: tuple[int, int], steps: tuple[int, ...], block: tuple[int, ...], modes: tuple[int, ...]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What the driver is given before the address and after the sizes, which all Ms of a matrix share."""
+    rank, number = len(block), ctypes.c_uint32
+    axes, many = number * rank, ctypes.c_uint64 * rank
+    after = many(*steps), axes(*block), axes(*[1] * rank), *map(number, modes)
+    return (number(element[0]), number(rank)), after
 
 
 @functools.cache

@@ -25,14 +25,15 @@ def likeness(tensors: Sequence[Tensor], precision: str | None, *, any_rows: bool
         precision: torch's float32 setting, if the call depended on it.
         any_rows: Whether the first tensor may have another number of rows.
     """
+    asks = any(tensor.requires_grad for tensor in tensors)
+    if precision is None and len({*map(id, tensors)}) == len(tensors):
+        guard = _guard(tensors, any_rows=any_rows)
+        # The weights of most models may be asked for gradients, so their calls must not take the long way below.
+        return guard if not asks else lambda *given: not torch.is_grad_enabled() and guard(*given)
     # A guard refuses the same tensor twice.
     first = [next(at for at, each in enumerate(tensors) if each is tensor) for tensor in tensors]
     once = sorted(set(first))
     guard = _guard([tensors[at] for at in once], any_rows=any_rows)
-    asks = any(tensor.requires_grad for tensor in tensors)
-    if len(once) == len(tensors) and precision is None:
-        # The weights of most models may be asked for gradients, so their calls must not take the long way below.
-        return guard if not asks else lambda *given: not torch.is_grad_enabled() and guard(*given)
 
     def matches(*given: Tensor) -> bool:
         if asks and torch.is_grad_enabled():

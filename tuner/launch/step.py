@@ -6,10 +6,11 @@ Where `packed.packer_of` does not know the kernel's arguments, it calls `Compile
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -90,11 +91,13 @@ class RecordedLaunch:
         kernel: The CompiledKernel that it launched.
         grid: The number of programs along three axes.
         given: The kernel's arguments in order: numbers, None, and the places of addresses and descriptors.
+        arguments: The same as the device takes them, where they are known already.
     """
 
     kernel: Any
     grid: tuple[int, ...]
     given: Sequence[Any]
+    arguments: _DeviceArguments | None = None
 
     def step(self) -> Step:
         """Make the step that launches this."""
@@ -109,12 +112,20 @@ class RecordedLaunch:
             found = next(iter(sizes[axis[0] : axis[0] + 1]), None)
         return found if isinstance(found, int) else None
 
-    def changed(self, places: Iterable[Place], number: int) -> RecordedLaunch:
+    def changed(self, places: Collection[Place], number: int) -> RecordedLaunch:
         """The same launch with another number at some places, each of which holds one."""
         given = list(self.given)
         for at, *axis in places:
             given[at] = given[at].changed(*axis, number) if axis else number
-        return replace(self, given=given)
+        changed = {place[0]: given[place[0]] for place in places}
+        return RecordedLaunch(
+            self.kernel, self.grid, given, None if self.arguments is None else self.arguments.changed(changed)
+        )
+
+    def laid_out(self) -> RecordedLaunch:
+        """The same launch, of which changed ones are laid out with less work."""
+        packer = _packer(self.kernel)
+        return self if packer is None else replace(self, arguments=_DeviceArguments(self.kernel, self.given))
 
 
 def recorded_launch(launch: Any, kernel: Any, memory: Sequence[Address]) -> RecordedLaunch | None:
@@ -179,7 +190,8 @@ def _direct_step(recorded: RecordedLaunch) -> Step | None:
     packer, launch = _packer(kernel), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    arguments, function = _DeviceArguments(kernel, recorded.given), ctypes.c_void_p(kernel.function)
+    arguments = recorded.arguments or _DeviceArguments(kernel, recorded.given)
+    function = ctypes.c_void_p(kernel.function)
     frames: list[Any] = []
 
     # What is not looked up anew at each call is bound here. The kernel is held, not its function alone: Triton 3.9
@@ -224,36 +236,53 @@ class _DeviceArguments:
     """
 
     def __init__(self, kernel: Any, given: Sequence[Any]) -> None:
-        metas = iter(kernel.metadata.tensordesc_meta or ())
         self.template: list[Any] = []
         self.from_addresses: dict[int, int] = {}
-        self._computed: list[tuple[int, int, str, Callable[[int], Any], _AddressArgument]] = []
-        for kind, argument in zip(kernel.src.signature.values(), given, strict=True):
+        self._metas: dict[int, Any] = {}
+        self._starts: list[int] = []
+        self._computed: dict[int, tuple[int, str, Callable[[int], Any], _AddressArgument]] = {}
+        metas = iter(kernel.metadata.tensordesc_meta or ())
+        for at, (kind, argument) in enumerate(zip(kernel.src.signature.values(), given, strict=True)):
             here = len(self.template)
+            self._starts.append(here)
             if isinstance(argument, _DescriptorArgument):
-                rest = SimpleNamespace(**argument.rest)
-                encode = cuda.tensor_map_encoder(next(metas), rest)
-                if (within := cuda.address_in_map()) is not None:
-                    self._computed.append((here, within, "Q", int, argument.place))
-                    encoded = encode.template
-                else:
-                    # They consist of address, sizes and strides, so they never become wrong.
-                    kept = BoundedCache(encode, MOST_DESCRIPTORS)
-                    self._computed.append((here, 0, f"{cuda.MAP_BYTES}s", kept.__getitem__, argument.place))
-                    encoded = b""
-                self.template += [encoded, *rest.shape, *rest.strides]
+                self._metas[at] = next(metas)
+                self.template += self._described(at, argument)
             elif kind != "constexpr":
                 if isinstance(argument, _AddressArgument):
                     if argument.offset:
-                        self._computed.append((here, 0, "Q", int, argument))
+                        self._computed[here] = 0, "Q", int, argument
                     else:
                         self.from_addresses[here] = argument.slot
                 is_number = isinstance(argument, (int, float))
                 self.template.append(argument if is_number else 0)
 
+    def changed(self, given: Mapping[int, Any]) -> _DeviceArguments:
+        """The same with other numbers or descriptors, by the arguments' indices."""
+        made = copy.copy(self)
+        made.template, made._computed = [*self.template], {**self._computed}
+        for at, argument in given.items():
+            values = made._described(at, argument) if isinstance(argument, _DescriptorArgument) else [argument]
+            made.template[self._starts[at] : self._starts[at] + len(values)] = values
+        return made
+
+    def _described(self, at: int, argument: _DescriptorArgument) -> list[Any]:
+        """The values of a descriptor, which is encoded, and what writes it."""
+        here, rest = self._starts[at], SimpleNamespace(**argument.rest)
+        encode = cuda.tensor_map_encoder(self._metas[at], rest)
+        if (within := cuda.address_in_map()) is not None:
+            self._computed[here] = within, "Q", int, argument.place
+            encoded = encode.template
+        else:
+            # They consist of address, sizes and strides, so they never become wrong.
+            kept = BoundedCache(encode, MOST_DESCRIPTORS)
+            self._computed[here] = 0, f"{cuda.MAP_BYTES}s", kept.__getitem__, argument.place
+            encoded = b""
+        return [encoded, *rest.shape, *rest.strides]
+
     def computed(self, offsets: Sequence[int], memory: Any, start: int) -> list[Any]:
         """For each argument that follows from an address: what writes it, what makes it, and from which address."""
         return [
             (functools.partial(struct.pack_into, f"={code}", memory, start + offsets[at] + within), value, place)
-            for at, within, code, value, place in self._computed
+            for at, (within, code, value, place) in self._computed.items()
         ]
