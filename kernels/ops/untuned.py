@@ -70,8 +70,8 @@ def _missing(
     seen: set[tuple[Any, str]] = set()
     for ms, match in answers:
         with contextlib.suppress(KernelError, NotImplementedError, *FAILURES):
-            alike = alike_ms(problem, match.config, ms[0], ms[-1])
-            _alike.setdefault((problem.family, model.slug, match.config), []).extend(alike)
+            found = alike_ms(problem, match.config, ms[0], ms[-1])
+            _alike.setdefault((problem.family, model.slug, match.config), []).extend(found)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
             if can_run(match.config, each, model):
                 for launch, shipped in _compiled_for(each, match.config, find):

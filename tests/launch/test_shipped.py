@@ -153,6 +153,15 @@ def test_a_kernel_of_other_source_is_compiled_instead(make_stub, copy):
     assert "another version than was compiled" in report.stderr
 
 
+@pytest.mark.parametrize("ranges", [[], {"key": 1}, {"key": [[1, 2]]}, {"key": [[1, 2, [[["m"]]]]]}])
+def test_ranges_that_cannot_be_read_are_one_warning(make_stub, copy, ranges):
+    path, kernels = copy
+    edit_index(kernels, ranges=ranges)
+    report = serve(make_stub(), path, next(iter(WINNERS)))
+    assert report.printed["compiled"] == 1
+    assert report.stderr.count("export it again with --with-kernels") == 1
+
+
 @pytest.mark.parametrize("index", ["", "{}", '{"format": "triton-tuner kernels", "version": 2}'])
 def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
     path, kernels = copy
