@@ -46,7 +46,7 @@ GEMMA = {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads":
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-8b": ("LlamaConfig", {**LLAMA, "vocab_size": 128256}),
-    "llama-8b-32k": ("LlamaConfig", {**LLAMA, "vocab_size": 32000}),  # of six layers the last one is a third otherwise
+    "llama-8b-32k": ("LlamaConfig", {**LLAMA, "vocab_size": 32000}),  # a smaller last layer beside the six
     "qwen": ("Qwen2Config", {**QWEN, "vocab_size": 152064}),  # 7B of Qwen 2.5: q, k and v have a bias
     "gemma": ("Gemma2Config", {**GEMMA, "head_dim": 256, "vocab_size": 256000}),  # 9B of Gemma 2: tied weights
     "tiny": ("Qwen2Config", {**TINY, "vocab_size": 256}),

@@ -208,7 +208,7 @@ def checked_call(
         if recording is not None and result2.data_ptr() == result.data_ptr():
             by_torch = kind.precision if a.dtype == torch.float32 and precision is None else None
             remember = remember or functools.partial(CALL_CACHE.remember, _operands(given), options)
-            # Of scales and of a reshaped A more depends on the rows than M; a transposed A lies otherwise for each M.
+            # Scales have rows too. What lies otherwise for each M, a transposed A for one, is left out by `AnyRows`.
             serves_rows = _any_m if scale_a is None and request is None else None
             remember(recording, result, sources, out=out, precision=by_torch, serves_rows=serves_rows)
     if out is not None and result2.data_ptr() != out.data_ptr():
