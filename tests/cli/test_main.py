@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,23 @@ def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing,
     code, said = failing(unheard)
     assert (code, said.strip()) == (130, "interrupted")
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_within_a_callback_that_drops_it_exits_130(failing, number):
+    class Interrupted:
+        def __del__(self) -> None:  # as in the callbacks of weak references that every import leaves
+            signal.raise_signal(number)
+
+    def late() -> StoreError:
+        Interrupted()
+        time.sleep(5)
+        return StoreError("the interrupt was dropped")
+
+    before = sys.unraisablehook
+    code, said = failing(late)
+    assert (code, said.strip()) == (130, "interrupted")
+    assert sys.unraisablehook is before
 
 
 def test_debug_shows_the_traceback(failing):

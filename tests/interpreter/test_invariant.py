@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
 from tuner.errors import InputError
 from tuner.hardware.device import INTERPRETER
@@ -19,6 +21,28 @@ from tuner.sweep.timer import HostTimer
 
 OTHER = Config("pointer", BLOCK_SIZE_M=64, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
 OWN = OTHER.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32)
+
+
+@pytest.fixture(autouse=True)
+def products_in_one_order(monkeypatch):
+    """Sums of a product's terms in ascending order.
+
+    The interpreter asks numpy's BLAS. On processors without AVX-512 it adds a row's terms in an order that depends on
+    where in the tile the row stands; a GPU's does not.
+    """
+
+    def create_dot(_builder, a, b, d, _precision, _imprecise):
+        dtype = d.data.dtype
+        a_data, b_data = (
+            interpreter._convert_float(x.data, x.dtype, tl.float16, None).view("float16")
+            if x.dtype.primitive_bitwidth == 8
+            else x.data
+            for x in (a, b)
+        )
+        terms = a_data[:, :, None].astype(dtype) * b_data[None].astype(dtype)
+        return interpreter.TensorHandle(terms.sum(axis=1) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn])

@@ -47,6 +47,9 @@ COMMANDS = {
 """Each command's line in `tuner --help`. The module `tuner.cli.<command>` holds the click command of that name, with a
 trailing `_` where Python has the name."""
 
+DROPPED_AGAIN_S = 0.05
+"""After how long an interrupt that Python dropped is raised again: what dropped it has ended by then."""
+
 
 class _Commands(click.Group):
     """Loads a command's module when it is used, so that `tuner --help` imports neither torch nor sqlalchemy."""
@@ -142,27 +145,41 @@ def _print_any_text() -> None:
 def _interruptible() -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into KeyboardInterrupt even where an interrupted import raises something else.
 
-    Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError.
+    Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError. Python itself
+    drops it where it comes in the midst of a destructor or of a weak reference's callback, as every import has one: it
+    is raised again then.
     """
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    if threading.current_thread() is not threading.main_thread():
+    main_thread = threading.main_thread()
+    if threading.current_thread() is not main_thread:
         usual.clear()
     # A handler of the caller's stays, and so does a signal that is ignored.
     ours = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
-    pressed = False
+    pressed = 0
 
-    def press(_number: int, _frame: object) -> None:
+    def press(number: int, _frame: object) -> None:
         nonlocal pressed
-        pressed = True
+        pressed = number
         raise KeyboardInterrupt
 
-    with streams.handling(dict.fromkeys(ours, press)):
-        try:
+    def dropped(error: sys.UnraisableHookArgs) -> None:
+        if pressed and issubclass(error.exc_type, KeyboardInterrupt):
+            again = threading.Timer(DROPPED_AGAIN_S, signal.pthread_kill, [main_thread.ident, pressed])
+            again.daemon = True
+            again.start()
+        else:
+            before(error)
+
+    before, sys.unraisablehook = sys.unraisablehook, dropped
+    try:
+        with streams.handling(dict.fromkeys(ours, press)):
             yield
-        except Exception as e:
-            if pressed:
-                raise KeyboardInterrupt from e
-            raise
+    except Exception as e:
+        if pressed:
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        sys.unraisablehook = before
 
 
 def _line(error: click.UsageError, arguments: list[str]) -> str:
