@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import importlib.util
@@ -15,6 +16,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
@@ -70,9 +72,30 @@ def pytest_unconfigure() -> None:
     atexit.unregister(advice._report_others)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first and those of tests/unit last: no process is left alone with much to do."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long-part", type=_part, metavar="I/N", help="with -m '': of long tests, those of part I of N")
+
+
+def _part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not 0 < int(index) <= int(count):
+        raise argparse.ArgumentTypeError(f"{text} is no part: expected I/N, from 1/N to N/N")
+    return int(index), int(count)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with long tests come first and those of tests/unit last: no process is left alone with much to do.
+
+    A file's long tests are in one part, by its name: what it sets up is set up once.
+    """
     long = {item.path for item in items if item.get_closest_marker("long")}
+    if part := config.getoption("long_part"):
+        index, count = part
+        names = {path: path.relative_to(config.rootpath).as_posix() for path in long}
+        long = {path for path in long if zlib.crc32(names[path].encode()) % count == index - 1}
+        left_out = {item for item in items if item.get_closest_marker("long") and item.path not in long}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: 0 if item.path in long else 2 if UNIT in item.path.parents else 1)
 
 
