@@ -7,6 +7,7 @@ import pytest
 from tuner.hardware.device import KNOWN, triton_version
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not triton_version().startswith("3.7."), reason="any_width runs under Triton 3.7 alone")
 @pytest.mark.parametrize("arch", ["sm_90"])
 def test_tiles_of_any_width_compile_as_predicted_with_their_ring_first_in_shared_memory(arch, run_program):

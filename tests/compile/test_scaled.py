@@ -29,6 +29,7 @@ def test_scaled_and_int8_problems_compile_by_every_kernel(arch, run_program):
         assert one["shared_bytes"] <= min(one["predicted_bytes"], KNOWN[arch].shared_bytes), one["case"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["sm_90"])
 def test_scales_in_the_ring_cost_no_spill_and_no_product_waits_for_another(arch, run_program):
     found = run_program("block_scaled.py", arch)

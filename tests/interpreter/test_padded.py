@@ -57,7 +57,9 @@ def test_every_width_of_element(dtype):
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
 @pytest.mark.parametrize("inner", list(INNER))
-@pytest.mark.parametrize("dtypes", [("float8_e4m3fn", "float32"), ("float16", "float32")], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", [("float8_e4m3fn", "float32"), pytest.param(("float16", "float32"), marks=pytest.mark.long)], ids=str
+)
 def test_an_output_that_tma_stores_whose_operands_rows_are_no_multiple_of_16_bytes(inner, dtypes, layout):
     """N x 4 bytes are such a multiple, N x 1 and 2 are not: TMA's coordinates along N must be, all the same."""
     dtype, out_dtype = dtypes

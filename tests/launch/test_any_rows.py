@@ -59,7 +59,7 @@ def launch_address(param: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kernel", [each if each in ("tma", "gemv") else pytest.param(each, marks=pytest.mark.long) for each in BY_KERNEL]
+    "kernel", [each if each == "tma" else pytest.param(each, marks=pytest.mark.long) for each in BY_KERNEL]
 )
 def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship, make_stub):
     first, last = MS.get(kernel, (65, 256))
@@ -130,7 +130,9 @@ def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, m
     assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [True, False, True]
 
 
-@pytest.mark.parametrize("places", [[[[0]]], [[[99]]], [[[0, 7]]], [], [[], []]])
+@pytest.mark.parametrize(
+    "places", [[[[0, 7]]], *(pytest.param(each, marks=pytest.mark.long) for each in ([[[0]]], [[[99]]], [], [[], []]))]
+)
 def test_places_that_do_not_hold_m_are_not_used(places, ship, make_stub):
     path, _ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
     edit_ranges(path.parent, lambda ranges: {key: [[65, 128, places]] for key in ranges})

@@ -86,6 +86,7 @@ def test_every_m_of_a_range_ships_where_a_kernel_has_another_binary_for_it(make_
     assert len({launch.name for launch in report.launches}) < len(report.loads)
 
 
+@pytest.mark.long
 def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_stub, make_rows, make_family, tmp_path):
     """A module's first load takes milliseconds, and so does checking its kernel's source: no later M waits for it."""
     winners = {Problem(m, 256, 256): config for m, config in zip((64, 256), WINNERS.values(), strict=False)}

@@ -33,7 +33,7 @@ def needed(report):
     return [first], [second], [call for call in others if call["made"] or call["asked"]]
 
 
-@pytest.mark.parametrize("kind", ["half", "scaled", "bmm"])
+@pytest.mark.parametrize("kind", ["half", *(pytest.param(each, marks=pytest.mark.long) for each in ("scaled", "bmm"))])
 def test_after_a_second_range_no_m_up_to_256_compiles_or_asks_the_formula(called, kind):
     report = called(kind, "usual", *EVERY)
     (first,), (second,), others = needed(report)
