@@ -54,6 +54,15 @@ def without_addresses(launch):
     return launch.name, launch.grid, launch.block, launch.shared_bytes, launch.attributes, numbers
 
 
+def assert_each_call_launched_its_own(report):
+    memory = [
+        {at for i, param in enumerate(launch.params) if (at := launch.address(i)) > 2**32 and len(param) in (8, 128)}
+        for launch in report.launches
+    ]
+    for addresses, told in zip(memory, report.printed["calls"], strict=True):
+        assert addresses == {*told["given"], told["out"]}
+
+
 def launch_address(param: bytes) -> bool:
     return len(param) == 8 and int.from_bytes(param, "little") > 2**32
 
@@ -66,10 +75,12 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     problem = Problem(last, 256, 512, layout="nt")
     config = BY_KERNEL[kernel] or registry.find("matmul", kernel).default_config(problem, KNOWN["sm_90"])
     path, plain = ship(problem, config=config, first=first)
-    ms = [(first + last) // 2, *range(first, last, 1 if last < 16 else 7), last]
+    middle = (first + last) // 2
+    ms = [middle, *range(first, last, 1 if last < 16 else 7), last, middle, first, last, last, middle]
     arguments = (json.dumps(ms), "nt", "512")
     short, long = (make_stub().run("served.py", "families", str(each), *arguments) for each in (path, plain))
     assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
+    assert_each_call_launched_its_own(short)
     assert short.printed["compiled"] == long.printed["compiled"] == 0
     assert "no tuned config" not in long.stderr
     assert sum(told["looked"] for told in long.printed["calls"]) == len(set(ms))
@@ -117,6 +128,7 @@ def test_results_and_launches_are_those_of_the_long_way(kinds):
     for one, other in zip(short.printed["calls"], long.printed["calls"], strict=True):
         assert (one["shape"], one["strides"]) == (other["shape"], other["strides"])
     assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
+    assert_each_call_launched_its_own(short)
 
 
 def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, make_rows, make_family, tmp_path):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
 from tuner.launch.guards import likeness
-from tuner.launch.plan import MOST_KEYS, AlikeMs, Recording, make_plan
-from tuner.launch.step import RecordedLaunch
+from tuner.launch.plan import MOST_KEYS, AlikeMs, LaunchPlan, Recording
+from tuner.launch.step import RecordedLaunch, Step
 from tuner.lookup import lookup
 
 MOST_OF_A_KIND = 64
@@ -30,18 +30,18 @@ class AnyRows:
     Attributes:
         alike: The Ms that it holds for.
         serves: Whether the op would do the same for one of them.
-        matches: The test of a call's tensors, the first of them as a matrix.
-        launches: What the call launched, ready to run again.
+        steps: Of each of its launches, what makes the step for another M.
         like: An empty tensor like the result.
         columns: The result's last size.
+        guards: The tests of a call's tensors, whose number of rows they leave open, by the other sizes of the first.
     """
 
     alike: AlikeMs
     serves: Callable[[int], bool]
-    matches: Callable[..., bool]
-    launches: Sequence[RecordedLaunch]
+    steps: Sequence[Callable[[int], Step]]
     like: Tensor
     columns: int
+    guards: dict[tuple[int, ...], Callable[..., bool]]
 
     @staticmethod
     def of(
@@ -68,9 +68,12 @@ class AnyRows:
         held = [launch.number(place) for launch, places in zip(launches, alike.places, strict=True) for place in places]
         if {*held} != {rows.shape[0]}:
             return None
-        matches = likeness((rows, *given[1:]), None, any_rows=True)
-        laid_out = [launch.laid_out() for launch in launches]
-        return AnyRows(alike, serves, matches, laid_out, result.new_empty(0), result.shape[-1])
+        made = [launch.steps(places) for launch, places in zip(launches, alike.places, strict=True)]
+        steps = [each for each in made if each is not None]
+        if len(steps) < len(made):
+            return None
+        guards = {rows.shape[1:]: likeness((rows, *given[1:]), None, any_rows=True)}
+        return AnyRows(alike, serves, steps, result.new_empty(0), result.shape[-1], guards)
 
     def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
         """The plan of a call with another number of rows; None where this does not serve it."""
@@ -78,13 +81,25 @@ class AnyRows:
         m = a.numel() // a.shape[-1]
         if not self.alike.first_m <= m <= self.alike.last_m:
             return None
-        rows = _as_matrix(a)
-        if rows is None or not self.matches(rows, *given[1:]) or not (self.alike.serves(m) and self.serves(m)):
+        guard = self._guard(given)
+        if guard is None or not (guard(*given) and self.alike.serves(m) and self.serves(m)):
             return None
-        launches = [launch.changed(places, m) for launch, places in zip(self.launches, self.alike.places, strict=True)]
-        plan = make_plan(Recording(), launches, a.device.index or 0)
-        allocate = allocator(self.like, (*a.shape[:-1], self.columns))
-        return bind(plan, allocate, likeness(given, None), lambda _addresses: True)
+        plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self.steps], ())
+        allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
+        return bind(plan, allocate, lambda a, *rest: a.shape[0] == first and guard(a, *rest), lambda _addresses: True)
+
+    def _guard(self, given: Sequence[Tensor]) -> Callable[..., bool] | None:
+        """The test of calls whose first tensor has these sizes, but for the first of them."""
+        a, *rest = given
+        found = self.guards.get(a.shape[1:])
+        if found is not None:
+            return found
+        rows = _as_matrix(a)
+        if rows is None or not self.guards[a.shape[-1:]](rows, *rest):
+            return None
+        if len(self.guards) >= MOST_OF_A_KIND:
+            return likeness(given, None, any_rows=True)
+        return self.guards.setdefault(a.shape[1:], likeness(given, None, any_rows=True))
 
 
 class AnyRowsCache:

@@ -48,6 +48,8 @@ _PREFER_SHARED = 1
 _ALL = 100
 """Per cent: all of the memory that can be shared memory."""
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
+_buffers: list[tuple[memoryview, Any, Any]] = []
+"""Memory to encode descriptors into, and for the address. A thread takes one out, so that no two write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +252,11 @@ class TensorMapEncoder:
         """
         self._encode = _function("cuTensorMapEncodeTiled")
         self._before, self._after, self._is_marked = before, after, is_marked
-        self._buffers: list[tuple[memoryview, Any, Any]] = []  # a thread takes one out, so that no two write it
 
     def __call__(self, at: int) -> bytes:
         """The descriptor of a tensor at an address."""
         try:
-            view, memory, address = self._buffers.pop()
+            view, memory, address = _buffers.pop()
         except IndexError:
             whole = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
             start = -ctypes.addressof(whole) % MAP_ALIGNMENT
@@ -266,7 +267,7 @@ class TensorMapEncoder:
         if self._is_marked:
             view[_MARK_BYTE] &= _UNMARKED
         encoded = bytes(view)
-        self._buffers.append((view, memory, address))
+        _buffers.append((view, memory, address))
         return encoded
 
     @functools.cached_property

@@ -80,6 +80,7 @@ class Frame:
     Attributes:
         memory: All of it.
         start: Where it begins in `memory`, aligned.
+        arguments_at: Where the arguments begin in `memory`.
         pack: Writes the configuration and the arguments.
         tail: The end of a configuration: the address of the attributes and how many there are.
         arguments: What `cuda.launcher` is given besides the function, in order.
@@ -87,6 +88,7 @@ class Frame:
 
     memory: Any
     start: int
+    arguments_at: int
     pack: Callable[..., None]
     tail: tuple[int, int]
     arguments: tuple[Any, Any]
@@ -124,7 +126,7 @@ class Packer:
             addresses: How many addresses of a call stand after the configuration.
             from_addresses: The arguments that are one of these addresses, by their index.
         """
-        first, whole = arguments_offset(addresses), self._whole(addresses)
+        first, whole = _arguments_offset(addresses), self._whole(addresses)
         pointers = whole.size
         attributes = pointers + 8 * len(self.offsets)
         memory = (ctypes.c_char * (attributes + len(self._attributes) + cuda.MAP_ALIGNMENT))()
@@ -138,12 +140,12 @@ class Packer:
         ctypes.memmove(base + attributes, self._attributes, len(self._attributes))
         given = ctypes.byref(memory, start), ctypes.byref(memory, start + pointers)
         tail = base + attributes, len(self._attributes) // _ATTRIBUTE.size
-        return Frame(memory, start, functools.partial(whole.pack_into, memory, start), tail, given)
+        return Frame(memory, start, start + first, functools.partial(whole.pack_into, memory, start), tail, given)
 
     def _whole(self, addresses: int) -> struct.Struct:
         """The configuration and the arguments, between which a call's addresses stand."""
         if addresses not in self._wholes:
-            between = arguments_offset(addresses) - struct.calcsize(_CONFIGURATION)
+            between = _arguments_offset(addresses) - struct.calcsize(_CONFIGURATION)
             self._wholes[addresses] = struct.Struct(f"{_CONFIGURATION}{between}x{self._layout[1:]}")
         return self._wholes[addresses]
 
@@ -169,7 +171,7 @@ class Packer:
             frame.pack(*head, *values, 0)
 
 
-def arguments_offset(addresses: int) -> int:
+def _arguments_offset(addresses: int) -> int:
     """Where the arguments begin in a frame with this number of addresses."""
     end = ADDRESSES_AT + 8 * addresses
     return end + -end % cuda.MAP_ALIGNMENT

@@ -6,18 +6,17 @@ Where `packed.packer_of` does not know the kernel's arguments, it calls `Compile
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import functools
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from tuner.launch import compat, cuda
 from tuner.launch.bounded_cache import BoundedCache
-from tuner.launch.packed import STREAM_AT, Packer, arguments_offset, packer_of
+from tuner.launch.packed import STREAM_AT, Frame, Packer, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
@@ -64,11 +63,10 @@ class _DescriptorArgument:
     place: _AddressArgument
     rest: Mapping[str, Any]
 
-    def changed(self, axis: int, extent: int) -> _DescriptorArgument:
-        """The same descriptor with another extent of one axis."""
-        shape = [*self.rest["shape"]]
-        shape[axis] = extent
-        return _DescriptorArgument(self.place, {**self.rest, "shape": shape})
+    def with_extents(self, extents: Mapping[int, int]) -> Any:
+        """What a descriptor's encoder reads, with other extents of some axes."""
+        shape = [extents.get(axis, extent) for axis, extent in enumerate(self.rest["shape"])]
+        return SimpleNamespace(**{**self.rest, "shape": shape})
 
 
 class _Pointer:
@@ -91,17 +89,23 @@ class RecordedLaunch:
         kernel: The CompiledKernel that it launched.
         grid: The number of programs along three axes.
         given: The kernel's arguments in order: numbers, None, and the places of addresses and descriptors.
-        arguments: The same as the device takes them, where they are known already.
     """
 
     kernel: Any
     grid: tuple[int, ...]
     given: Sequence[Any]
-    arguments: _DeviceArguments | None = None
 
     def step(self) -> Step:
         """Make the step that launches this."""
-        return _direct_step(self) or _run_step(self)
+        steps = _direct_steps(self)
+        return _run_step(self) if steps is None else steps(None)
+
+    def steps(self, places: Collection[Place]) -> Callable[[int], Step] | None:
+        """What makes the step of this launch with another number at some places, each of which holds one.
+
+        None where that takes more than the driver itself. The steps share what one launch after the other may use.
+        """
+        return _direct_steps(self, places)
 
     def number(self, place: Place) -> int | None:
         """The whole number at a place; None where there is none."""
@@ -111,21 +115,6 @@ class RecordedLaunch:
             sizes = found.rest["shape"] if isinstance(found, _DescriptorArgument) else ()
             found = next(iter(sizes[axis[0] : axis[0] + 1]), None)
         return found if isinstance(found, int) else None
-
-    def changed(self, places: Collection[Place], number: int) -> RecordedLaunch:
-        """The same launch with another number at some places, each of which holds one."""
-        given = list(self.given)
-        for at, *axis in places:
-            given[at] = given[at].changed(*axis, number) if axis else number
-        changed = {place[0]: given[place[0]] for place in places}
-        return RecordedLaunch(
-            self.kernel, self.grid, given, None if self.arguments is None else self.arguments.changed(changed)
-        )
-
-    def laid_out(self) -> RecordedLaunch:
-        """The same launch, of which changed ones are laid out with less work."""
-        packer = _packer(self.kernel)
-        return self if packer is None else replace(self, arguments=_DeviceArguments(self.kernel, self.given))
 
 
 def recorded_launch(launch: Any, kernel: Any, memory: Sequence[Address]) -> RecordedLaunch | None:
@@ -184,35 +173,51 @@ def _run_step(recorded: RecordedLaunch) -> Step:
     return step
 
 
-def _direct_step(recorded: RecordedLaunch) -> Step | None:
-    """A step by the driver itself; None where a launch is more than that."""
+def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> Callable[[int | None], Step] | None:
+    """Makes steps by the driver itself, with a number at some places; None where a launch is more than that.
+
+    The number stands behind a call's addresses, where each step writes it, and arguments that are the number point
+    there. So the steps of all numbers share their frames. A frame that last served another number gets the descriptors
+    that the number is part of.
+    """
     kernel, grid = recorded.kernel, recorded.grid
     packer, launch = _packer(kernel), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
-    arguments = recorded.arguments or _DeviceArguments(kernel, recorded.given)
+    arguments = _DeviceArguments(kernel, recorded.given, places)
     function = ctypes.c_void_p(kernel.function)
     frames: list[Any] = []
 
-    # What is not looked up anew at each call is bound here. The kernel is held, not its function alone: Triton 3.9
-    # unloads a binary with its CompiledKernel.
-    def step(stream: int, *addresses: int, _held: Any = kernel) -> None:
-        try:
-            frame, pack, computed = frames.pop()
-        except IndexError:
-            count = len(addresses)
-            frame = packer.frame(count, arguments.from_addresses)
-            packer.fill(frame, grid, stream, [*arguments.template, 0])
-            pack = functools.partial(_varying(count).pack_into, frame.memory, frame.start + STREAM_AT)
-            computed = arguments.computed(packer.offsets, frame.memory, frame.start + arguments_offset(count))
-        pack(stream, *frame.tail, *addresses)
-        for write, value, place in computed:
-            write(value(addresses[place.slot] + place.offset))
-        configuration, parameters = frame.arguments
-        launch(configuration, function, parameters, None)
-        frames.append((frame, pack, computed))
+    def step_with(number: int | None) -> Step:
+        numbers = () if number is None else (number,)
+        values, maps = arguments.values(number), arguments.maps(number)
 
-    return step
+        # What is not looked up anew at each call is bound here. The kernel is held, not its function alone: Triton 3.9
+        # unloads a binary with its CompiledKernel.
+        def step(stream: int, *addresses: int, _held: Any = kernel) -> None:
+            try:
+                frame, pack, writes, computed, served = frames.pop()
+            except IndexError:
+                count = len(addresses) + len(numbers)
+                frame = packer.frame(count, arguments.pointers(len(addresses)))
+                packer.fill(frame, grid, stream, [*arguments.template, 0])
+                pack = functools.partial(_varying(count).pack_into, frame.memory, frame.start + STREAM_AT)
+                writes, computed, served = arguments.writes(packer.offsets, frame), (), None
+            if served is not maps:
+                for here, encoded in maps.items():
+                    at = frame.arguments_at + packer.offsets[here]
+                    frame.memory[at : at + len(encoded)] = encoded
+                computed = [(write, *value) for write, value in zip(writes, values, strict=True)]
+            pack(stream, *frame.tail, *addresses, *numbers)
+            for write, value, place in computed:
+                write(value(addresses[place.slot] + place.offset))
+            configuration, parameters = frame.arguments
+            launch(configuration, function, parameters, None)
+            frames.append((frame, pack, writes, computed, maps))
+
+        return step
+
+    return step_with
 
 
 @functools.lru_cache(maxsize=1024)
@@ -231,58 +236,91 @@ class _DeviceArguments:
     """A kernel's arguments as the device takes them.
 
     Attributes:
-        template: The arguments in order; addresses and descriptors are those of no call.
-        from_addresses: The arguments that are an address of the call itself, and which.
+        template: The arguments in order; addresses, and what hangs on a number, are those of no call.
     """
 
-    def __init__(self, kernel: Any, given: Sequence[Any]) -> None:
+    def __init__(self, kernel: Any, given: Sequence[Any], places: Collection[Place]) -> None:
         self.template: list[Any] = []
-        self.from_addresses: dict[int, int] = {}
-        self._metas: dict[int, Any] = {}
-        self._starts: list[int] = []
-        self._computed: dict[int, tuple[int, str, Callable[[int], Any], _AddressArgument]] = {}
+        self._from_addresses: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._computed: list[_Computed] = []
         metas = iter(kernel.metadata.tensordesc_meta or ())
         for at, (kind, argument) in enumerate(zip(kernel.src.signature.values(), given, strict=True)):
             here = len(self.template)
-            self._starts.append(here)
             if isinstance(argument, _DescriptorArgument):
-                self._metas[at] = next(metas)
-                self.template += self._described(at, argument)
+                axes = [place[1] for place in places if place[0] == at]
+                self._numbers += [here + 1 + axis for axis in axes]
+                computed = _Computed(here, argument.place, (next(metas), argument), axes)
+                self._computed.append(computed)
+                encoded = computed.encoder(None).template if computed.holds_address else b""
+                self.template += [encoded, *argument.rest["shape"], *argument.rest["strides"]]
             elif kind != "constexpr":
-                if isinstance(argument, _AddressArgument):
+                if (at,) in places:
+                    self._numbers.append(here)
+                elif isinstance(argument, _AddressArgument):
                     if argument.offset:
-                        self._computed[here] = 0, "Q", int, argument
+                        self._computed.append(_Computed(here, argument))
                     else:
-                        self.from_addresses[here] = argument.slot
-                is_number = isinstance(argument, (int, float))
-                self.template.append(argument if is_number else 0)
+                        self._from_addresses[here] = argument.slot
+                self.template.append(argument if isinstance(argument, (int, float)) else 0)
 
-    def changed(self, given: Mapping[int, Any]) -> _DeviceArguments:
-        """The same with other numbers or descriptors, by the arguments' indices."""
-        made = copy.copy(self)
-        made.template, made._computed = [*self.template], {**self._computed}
-        for at, argument in given.items():
-            values = made._described(at, argument) if isinstance(argument, _DescriptorArgument) else [argument]
-            made.template[self._starts[at] : self._starts[at] + len(values)] = values
-        return made
+    def pointers(self, addresses: int) -> dict[int, int]:
+        """The arguments that are an address of the call itself, or the number behind its addresses, and which."""
+        return self._from_addresses | dict.fromkeys(self._numbers, addresses)
 
-    def _described(self, at: int, argument: _DescriptorArgument) -> list[Any]:
-        """The values of a descriptor, which is encoded, and what writes it."""
-        here, rest = self._starts[at], SimpleNamespace(**argument.rest)
-        encode = cuda.tensor_map_encoder(self._metas[at], rest)
-        if (within := cuda.address_in_map()) is not None:
-            self._computed[here] = within, "Q", int, argument.place
-            encoded = encode.template
-        else:
-            # They consist of address, sizes and strides, so they never become wrong.
-            kept = BoundedCache(encode, MOST_DESCRIPTORS)
-            self._computed[here] = 0, f"{cuda.MAP_BYTES}s", kept.__getitem__, argument.place
-            encoded = b""
-        return [encoded, *rest.shape, *rest.strides]
+    def values(self, number: int | None) -> Sequence[tuple[Callable[[int], Any], _AddressArgument]]:
+        """For each argument that follows from an address: what makes it, and from which address."""
+        return [(each.value(number), each.place) for each in self._computed]
 
-    def computed(self, offsets: Sequence[int], memory: Any, start: int) -> list[Any]:
-        """For each argument that follows from an address: what writes it, what makes it, and from which address."""
-        return [
-            (functools.partial(struct.pack_into, f"={code}", memory, start + offsets[at] + within), value, place)
-            for at, (within, code, value, place) in self._computed.items()
-        ]
+    def maps(self, number: int | None) -> Mapping[int, bytes]:
+        """The descriptors that hang on the number, by argument, where only their address is written at each call."""
+        changed = [each for each in self._computed if each.axes and each.holds_address]
+        return {each.here: each.encoder(number).template for each in changed}
+
+    def writes(self, offsets: Sequence[int], frame: Frame) -> Sequence[Callable[[Any], None]]:
+        """What writes, into a frame, what `values` makes."""
+        return [each.writer(frame.memory, frame.arguments_at + offsets[each.here]) for each in self._computed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """An argument that follows from an address of the call: that address and an offset, or a descriptor.
+
+    Attributes:
+        here: Its index among the arguments as the device takes them.
+        place: Where its memory lies.
+        described: What the kernel was compiled for, and the descriptor; None of an address.
+        axes: The descriptor's axes whose extent is the number.
+    """
+
+    here: int
+    place: _AddressArgument
+    described: tuple[Any, _DescriptorArgument] | None = None
+    axes: Sequence[int] = ()
+
+    @property
+    def holds_address(self) -> bool:
+        """Whether it is a descriptor that is encoded once, and in which the address alone is written over."""
+        return self.described is not None and cuda.address_in_map() is not None
+
+    def encoder(self, number: int | None) -> cuda.TensorMapEncoder:
+        """What encodes the descriptor."""
+        assert self.described is not None
+        meta, descriptor = self.described
+        extents = {} if number is None else dict.fromkeys(self.axes, number)
+        return cuda.tensor_map_encoder(meta, descriptor.with_extents(extents))
+
+    def value(self, number: int | None) -> Callable[[int], Any]:
+        """What makes of an address what is written."""
+        if self.described is None or self.holds_address:
+            return int
+        # They consist of address, sizes and strides, so they never become wrong.
+        return BoundedCache(self.encoder(number), MOST_DESCRIPTORS).__getitem__
+
+    def writer(self, memory: Any, at: int) -> Callable[[Any], None]:
+        """What writes it, into memory where the argument begins at `at`."""
+        if self.described is None:
+            return functools.partial(struct.pack_into, "=Q", memory, at)
+        within = cuda.address_in_map()
+        code = f"{cuda.MAP_BYTES}s" if within is None else "Q"
+        return functools.partial(struct.pack_into, f"={code}", memory, at + (within or 0))

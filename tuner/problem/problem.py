@@ -158,10 +158,14 @@ class Problem:
         return Problem(1, 1, 1, op=op, layout=keyed.LAYOUT, dtype=dtype, extras=key)
 
     def _set(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
         parts = tuple(values.values())
-        object.__setattr__(self, "family", (parts[0], *parts[2:]))
+        self._set_parts(parts, (parts[0], *parts[2:]))
+
+    def _set_parts(self, parts: tuple[Any, ...], family: tuple[Any, ...]) -> None:
+        """Set every part, in the order of `_PARTS`."""
+        for name, value in zip(_PARTS, parts, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "family", family)
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -293,7 +297,10 @@ class Problem:
         """
         if self.is_keyed:
             return self.with_shape(m, 1, 1)  # which says what is wrong
-        return self._changed(m=gemm_fields.check_size("M", m))
+        op, *others = self.family
+        made = object.__new__(Problem)
+        made._set_parts((op, gemm_fields.check_size("M", m), *others), self.family)
+        return made
 
     def _changed(self, **parts: Any) -> Problem:
         """Return a copy with other parts, known to be valid: checks are most of what a new problem takes."""

@@ -124,8 +124,8 @@ def operator() -> None:
 
 def ordinary() -> None:
     """As where what lies beneath `CompiledKernel.run` is not known."""
-    assert callable(step._direct_step)
-    step._direct_step = lambda *_: None
+    assert callable(step._direct_steps)
+    step._direct_steps = lambda *_: None
     again()
 
 
