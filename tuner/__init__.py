@@ -88,6 +88,8 @@ else:
             ImportError,
             AttributeError,
         ):  # a module of ours imports Triton right now, and is not complete until it has
+            # Libraries are adopted once they are there. As they are imported, they may ask for the driver.
+            importlib.import_module("tuner.launch.active_driver").lend("TUNER_ADOPT")
             for library in filter(None, os.environ.get("TUNER_ADOPT", "").split(",")):
                 importlib.import_module("tuner.startup.after_import").after_import(
                     library.strip().split(".")[0], _adopt

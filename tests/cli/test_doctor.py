@@ -149,8 +149,8 @@ def test_a_gpu_that_torch_cannot_use_is_wrong(monkeypatch):
 @pytest.mark.parametrize(
     ("torch", "status", "use"),
     [
-        ({}, Status.NOTE, "other kernels of Triton need it, tuner.kernels does not"),
-        ({"cuda": "12.9"}, Status.NOTE, "other kernels of Triton need it, tuner.kernels does not"),
+        ({}, Status.NOTE, "Triton needs it, but for tuner.kernels and adopted libraries"),
+        ({"cuda": "12.9"}, Status.NOTE, "Triton needs it, but for tuner.kernels and adopted libraries"),
         ({"hip": "6.4"}, Status.WRONG, "every launch needs it"),
     ],
 )

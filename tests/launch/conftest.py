@@ -69,16 +69,20 @@ class Stub:
         self.library = library
         self.work = work
 
-    def run(self, program: str, *arguments: str, alone: bool = False, **changed: str) -> Report:
+    def run(
+        self, program: str, *arguments: str, alone: bool = False, under: tuple[str, ...] = (), **changed: str
+    ) -> Report:
         """A program in a fork of a process that has imported torch and Triton; alone, in a process of its own.
 
-        Further arguments are environment variables.
+        That may be started by `tuner` with the arguments `under`. Further arguments are environment variables.
         """
         log = self.work / "launches.jsonl"
         log.write_text("")
         path, env = HERE / "programs" / program, {**self.forks.env, **self._environment(log), **changed}
         if alone:
             command = [sys.executable, str(path), *arguments]
+            if under:
+                command = [sys.executable, "-m", "tuner", *under, "--", *command]
             found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
         else:
             found = self.forks.run(path, *arguments, env=env)

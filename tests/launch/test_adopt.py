@@ -34,6 +34,15 @@ def stub(make_stub):
     return make_stub()
 
 
+@pytest.fixture
+def bare(stub, tmp_path):
+    """A machine without a C compiler, on which nothing is cached."""
+    stub.work = tmp_path / "bare"
+    stub.work.mkdir()
+    (stub.work / "bin").mkdir()
+    return stub, {"PATH": str(stub.work / "bin"), "HOME": str(stub.work)}
+
+
 @pytest.fixture(scope="module")
 def sources():
     """The sources of the library's kernels, in their order there."""
@@ -110,12 +119,15 @@ def test_rows_that_do_not_serve_are_one_line_and_triton_tunes(stub, tables, sour
     assert "Traceback" not in report.stderr
 
 
-def test_a_strict_process_launches_what_ships_and_names_what_to_export(stub, tables, make_stub):
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "none"])
+def test_a_strict_process_launches_what_ships_and_names_what_to_export(tables, make_stub, bare, compiler):
     folder = Path(tables(scale=SCALE))
     (table,) = folder.glob("*.json")
-    assert stub.run("ship_library.py", str(table)).printed == {"kernels": 1, "failed": []}
-    report = make_stub().run("strict_library.py", str(folder))
+    assert make_stub().run("ship_library.py", str(table)).printed == {"kernels": 1, "failed": []}
+    stub, environment = (make_stub(), {}) if compiler else bare
+    report = stub.run("strict_library.py", str(folder), **environment)
     assert report.printed["compiled"] == 0
+    assert report.printed["launchers"] == ["CudaLauncher" if compiler else "DriverLauncher"]
     assert report.printed["served"] == [256, 256, 256], "another N is served by the binary of the nearest key"
     for said in report.printed["missing"]:
         assert "nothing is compiled (strict)" in said
@@ -167,14 +179,25 @@ def export(captured, folder):
     return done.stdout
 
 
+def built(stub):
+    """What a C compiler made of Triton, in the cache of a stub."""
+    return [path.name for path in stub.work.rglob("*.so")]
+
+
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "none"])
 @pytest.mark.parametrize("strict", ["0", "1"])
-def test_what_a_captured_program_compiled_is_launched_uncompiled_in_a_fresh_process(exported, make_stub, strict):
-    report = make_stub().run("launch_library.py", "serve", str(exported), TUNER_STRICT=strict)
+def test_what_a_captured_program_compiled_is_launched_uncompiled_in_a_fresh_process(
+    exported, make_stub, bare, strict, compiler
+):
+    stub, environment = (make_stub(), {}) if compiler else bare
+    report = stub.run("launch_library.py", "serve", str(exported), TUNER_STRICT=strict, **environment)
     told = report.printed
+    assert told["backend"] == "cuda"
+    assert (told["module"] == "CudaUtils", bool(built(stub))) == (compiler, compiler)
     assert (told["compiled"], told["from_cache"]) == (0, 0)
     assert report.loads[:3] == ("double", "double", "negate")
     assert [launch.integer(2) for launch in report.launches[:4]] == [1000, 1024, 1000, 1000]
-    assert {name.partition(".launch.")[0] for name in told["for known keys"]} == {"tuner"}, "what launches any binary"
+    assert {name.rpartition(".")[0] for name in told["for known keys"]} == (set() if compiler else {"tuner.launch"})
     assert told["stays"]
     assert told["as it was"]
     if strict == "1":
@@ -187,6 +210,22 @@ def test_what_a_captured_program_compiled_is_launched_uncompiled_in_a_fresh_proc
         assert told["missing"] == ""
 
 
+@pytest.mark.parametrize(
+    ("under", "first", "variables"),
+    [
+        (("exec", "--adopt", "library"), (), {}),
+        ((), ("tuner.tuned.decorator",), {"TUNER_ADOPT": "library"}),  # which is half imported when Triton is
+    ],
+    ids=["exec", "import"],
+)
+def test_without_compiler_a_library_may_ask_for_the_driver_as_it_is_imported(exported, bare, under, first, variables):
+    stub, environment = bare
+    environment |= {"TUNER_TABLES": str(exported), **variables}
+    told = stub.run("unaware.py", *first, alone=True, under=under, **environment).printed
+    assert told == {"backend": "cuda", "shared_bytes": 232_448, "shipped": 0, "compiled": 1, "adopted": True}
+    assert built(stub) == []
+
+
 def test_binaries_that_ship_with_the_tables_of_such_kernels_serve_too(exported, make_stub, tmp_path):
     slug = KNOWN["sm_90"].slug
     for op in ("library-double", "library-negate"):
@@ -195,13 +234,23 @@ def test_binaries_that_ship_with_the_tables_of_such_kernels_serve_too(exported, 
 
 
 @pytest.mark.long
-def test_kernels_of_liger_are_launched_uncompiled_in_a_strict_process(make_stub, tmp_path):
-    pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
-    assert make_stub().run("liger.py", "capture", str(tmp_path / "calls")).printed == {"compiled": 3}
-    assert "liger_kernel--" in export(tmp_path / "calls", tmp_path / "out")
-    report = make_stub().run("liger.py", "serve", str(tmp_path / "out"), TUNER_STRICT="1")
+@pytest.mark.parametrize(
+    ("library", "kernels"),
+    [
+        ("liger_kernel", {"_rms_norm_forward_kernel", "_rms_norm_backward_kernel", "_triton_rope"}),
+        ("fla", {"fused_recurrent_gated_delta_rule_fwd_kernel"}),
+    ],
+)
+def test_kernels_of_a_library_are_captured_and_launched_by_processes_without_compiler(bare, tmp_path, library, kernels):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    stub, environment = bare
+    captured = stub.run("libraries.py", "capture", library, str(tmp_path / "calls"), **environment)
+    assert captured.printed == {"compiled": len(kernels)}
+    assert f"{library}--" in export(tmp_path / "calls", tmp_path / "out")
+    environment |= {"TUNER_STRICT": "1", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    report = stub.run("libraries.py", "serve", library, str(tmp_path / "out"), **environment)
     assert report.printed == {"compiled": 0}
-    assert set(report.loads) == {"_rms_norm_forward_kernel", "_rms_norm_backward_kernel", "_triton_rope"}
+    assert set(captured.loads) == set(report.loads) == kernels
 
 
 def test_a_library_without_binaries_is_compiled_as_ever(make_stub, tables):

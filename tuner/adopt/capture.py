@@ -20,7 +20,7 @@ from tuner.adopt import compiles
 from tuner.adopt.kernel import is_of, problem_of
 from tuner.adopt.recorder import Recorder, say
 from tuner.errors import KernelError, TunerError, UsageError
-from tuner.launch import compat, compile_cache
+from tuner.launch import active_driver, compat, compile_cache
 from tuner.tuned.arguments import Arguments
 from tuner.tuned.first_launch import launch_first_that_runs
 from tuner.tuned.signature import base_of
@@ -63,10 +63,12 @@ class Capture:
         self._former, self._begun = former, classmethod(begin)
         compat.Autotuner.__init_subclass__ = self._begun
         compiles.surround(self._compile)
+        active_driver.lend(self)
 
     def stop(self) -> None:
         """Give its place back. Where another has taken it since, what it calls is Triton's own again."""
         self._libraries = ()
+        active_driver.take_back(self)
         compiles.leave(self._compile)
         for function in self._functions.values():
             compile_cache.uninstall(function)

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tuner.adopt.compiled_files import library_of, place_of
 from tuner.adopt.kernel import op_of
@@ -72,6 +72,7 @@ class Finder:
 
     name: str
     advice: str = ""
+    is_for_triton: ClassVar = True
 
     def __call__(self) -> ShippedBinaries | None:
         """Return what ships; None where nothing does, or where a kernel is compiled for a GPU that is not here."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from tuner.adopt import compiles, hook
@@ -15,7 +15,7 @@ from tuner.errors import TunerError, first_line
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.launch import compile_cache
+from tuner.launch import active_driver, compile_cache
 from tuner.launch.binaries import NotShippedError, ShippedBinaries
 from tuner.launch.failure import is_no_fault
 from tuner.lookup import lookup as lookups
@@ -37,6 +37,7 @@ class _Shipped:
     """Finds what ships for a kernel. Triton launches the later calls of a key, whose errors we do not see."""
 
     kernel: TunedKernel
+    is_for_triton: ClassVar = True
 
     def __call__(self) -> ShippedBinaries | None:
         return self.kernel.shipped()
@@ -201,6 +202,7 @@ class Server:
 
 def serve(server: Server) -> None:
     """Begin to serve."""
+    active_driver.lend(server)
     hook.ask(server.choose)
     traced.ask(server.choose_traced)
     compiles.surround(server.compile)
@@ -208,6 +210,7 @@ def serve(server: Server) -> None:
 
 def stop(server: Server) -> None:
     """Stop serving: keys that were served are Triton's to decide anew."""
+    active_driver.take_back(server)
     compiles.leave(server.compile)
     traced.stop_asking(server.choose_traced)
     hook.stop_asking(server.choose)

@@ -150,12 +150,12 @@ def check_triton(probed: dict[str, Any]) -> Diagnosis:
 def check_compiler(*, on_amd: bool = False) -> Diagnosis:
     """Check the C compiler and Python's headers, with which Triton builds its driver module on a GPU.
 
-    On NVIDIA's GPUs our ops are launched without that module, so that a serving image is sound without it.
+    On NVIDIA's GPUs our ops and adopted libraries are launched without it, so that a serving image is sound so.
     """
     named = os.environ.get("CC")
     compiler = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
     level = Status.WRONG if on_amd else Status.NOTE
-    use = "every launch needs it" if on_amd else "other kernels of Triton need it, tuner.kernels does not"
+    use = "every launch needs it" if on_amd else "Triton needs it, but for tuner.kernels and adopted libraries"
     if compiler is None:
         found = f"$CC is {named}, which is not there" if named else "neither gcc nor clang"
         return Diagnosis("compiler", level, f"{found}: {use}", "unset CC" if named else "apt install gcc")

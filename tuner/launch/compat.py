@@ -56,6 +56,9 @@ _TORCH: dict[str, tuple[str, Any]] = {
 _TRITON: dict[str, tuple[str, Any]] = {
     # The active driver: current device, stream and target. Nothing can be launched without it.
     "driver": ("triton.runtime.driver:driver", _REQUIRED),  # Triton 3.6 to 3.9
+    # Where Triton makes a driver when it is first asked for one, by MAKES_DRIVER. Without it its own becomes active, of
+    # which a C compiler builds a part.
+    "driver_module": ("triton.runtime.driver", None),  # Triton 3.6 to 3.9
     # What a launch gives back, and what it is made of. Shipped binaries and the compile cache need all three.
     "CompiledKernel": ("triton.compiler:CompiledKernel", _REQUIRED),  # Triton 3.6 to 3.9
     "ASTSource": ("triton.compiler:ASTSource", _REQUIRED),  # Triton 3.6 to 3.9
@@ -102,6 +105,8 @@ COMPILES = "_do_compile"
 """The method that `JITFunction.run` and `preload` call for a key that they have not seen, and at no other time. Triton
 3.6 to 3.9; all give it the same arguments, and call `self.compile` in it. Without it captures keep no binaries, and of
 kernels that no `Autotuner` chooses for, none is served by a binary."""
+MAKES_DRIVER = "_create_driver"
+"""The function of `driver_module` that makes the driver, given nothing. Triton 3.6 to 3.9."""
 FORWARD_LEVEL = "_current_level"
 """The entry of `forward_ad_state` that is -1 outside of forward-mode differentiation. torch 2.9 to 2.13."""
 

@@ -169,8 +169,14 @@ class CachedCompile:
         for shipped, index in self._every_shipped():
             kernel = shipped.kernel(key, src.fn, index, source=src)
             if kernel is not None:
-                return kernel
+                return self._with_launcher(kernel)
         return None
+
+    def _with_launcher(self, kernel: Any) -> Any:
+        """A shipped kernel, to be launched by Triton's own launcher where one of those who find it wants that."""
+        if any(getattr(find, "is_for_triton", False) for find in self._finders):
+            kernel.is_for_triton = True
+        return kernel
 
     def _every_shipped(self) -> Iterator[tuple[binaries.ShippedBinaries, int]]:
         """What ships for the function, with the index of the current device."""
@@ -189,7 +195,7 @@ class CachedCompile:
         missing = binaries.NotShippedError(f"no binary of {src.name} ships for this device and Triton")
         for shipped, index in self._every_shipped():
             try:
-                return shipped.nearest_kernel(src, binaries.key_of(context), index)
+                return self._with_launcher(shipped.nearest_kernel(src, binaries.key_of(context), index))
             except binaries.NotShippedError as e:
                 missing = e
         missing.advice = next(filter(None, (getattr(find, "advice", "") for find in self._finders)), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from triton import knobs
 from tuner.launch import compat, cuda
 from tuner.launch.bounded_cache import MOST, BoundedCache
 from tuner.launch.packed import Frame, Packer, packer_of
+
+NOT_BUILT = (RuntimeError, OSError, AssertionError, subprocess.CalledProcessError)
+"""Raised where Triton's module, or a launcher of Triton 3.6, cannot be built."""
 
 
 class DriverLauncher:
@@ -71,9 +75,14 @@ class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
 
     It overrides what CompiledKernel calls before its first use in Triton 3.6 to 3.9. Where a Triton calls something
     else, it is launched as any kernel is.
+
+    Attributes:
+        is_for_triton: Whether Triton's own launcher is wanted, which costs a launch less. It is built at the kernel's
+            first use, where that can be done.
     """
 
     _run: Any
+    is_for_triton = False
 
     def _init_handles(self) -> None:
         if self._run is not None:
@@ -90,8 +99,21 @@ class DriverKernel(compat.CompiledKernel):  # type: ignore[misc]
         _check(metadata.num_warps * metadata.target.warp_size, loaded.threads, "threads")
         self.n_regs, self.n_spills, self.n_max_threads = loaded.registers, loaded.spilled, loaded.threads
         self.module, self.function = loaded.module, loaded.function
-        self._run = DriverLauncher(self.src, metadata, packer)  # last: another thread launches when it is there
+        launcher = self._tritons() if self.is_for_triton else None
+        self._run = launcher or DriverLauncher(self.src, metadata, packer)  # last: another thread launches by it
+        if launcher is not None:
+            # Each launch calls it: no line of ours is to be left there.
+            self._init_handles = super()._init_handles  # type: ignore[method-assign]
         self._tell(knobs.runtime.kernel_load_end_hook)
+
+    def _tritons(self) -> Any:
+        """Triton's own launcher; None where it cannot be built."""
+        try:
+            if isinstance(compat.driver.active.utils, compat.CudaUtils):
+                return compat.CudaLauncher(self.src, self.metadata)
+        except NOT_BUILT:
+            pass
+        return None
 
     def _tell(self, hook: Any) -> None:
         if hook is not None:

@@ -1,23 +1,20 @@
 """Triton's driver of NVIDIA's GPUs, but for its module, which a C compiler builds: it may wait, or be left out.
 
 Triton builds the module when a process first asks which device is current. This driver builds it for the first kernel
-that no table ships. Where that fails, for want of a compiler, such kernels are launched by `DriverLauncher` too.
+that no table ships, or that an adopted library launches. Where that fails, for want of a compiler, such kernels are
+launched by `DriverLauncher` too.
 """
 
 from __future__ import annotations
 
 import functools
-import subprocess
 from dataclasses import astuple
 from typing import Any
 
 from tuner.errors import KernelError
 from tuner.launch import compat, cuda
-from tuner.launch.driver_launch import DriverLauncher
+from tuner.launch.driver_launch import NOT_BUILT, DriverLauncher
 from tuner.launch.packed import packer_of
-
-_NOT_BUILT = (RuntimeError, OSError, AssertionError, subprocess.CalledProcessError)
-"""Raised where Triton's module, or a launcher of Triton 3.6, cannot be built."""
 
 
 class NvidiaDriver(compat.CudaDriver):  # type: ignore[misc]
@@ -36,7 +33,7 @@ class NvidiaDriver(compat.CudaDriver):  # type: ignore[misc]
         """Triton's module; where it cannot be built, what loads kernels in its place."""
         try:
             return compat.CudaUtils()
-        except _NOT_BUILT as e:
+        except NOT_BUILT as e:
             return _DriverUtils(e)
 
 
@@ -58,7 +55,7 @@ class _DriverUtils:
 def _launcher(src: Any, metadata: Any) -> Any:
     try:
         return compat.CudaLauncher(src, metadata)
-    except _NOT_BUILT as e:
+    except NOT_BUILT as e:
         packer = packer_of(src.signature, metadata)
         if packer is None:
             raise KernelError(

@@ -7,14 +7,13 @@ import sys
 import library
 import stub_driver
 import torch
+from triton.runtime import driver
 
 import tuner
-from tuner.hardware import device
 from tuner.launch import compat
 
 does, folder = sys.argv[1:]
-compiles = stub_driver.activate(late=does == "serve")
-device.current = lambda _index=None: device.KNOWN["sm_90"]
+compiles = stub_driver.find_gpu()
 x, y = torch.ones(2048), torch.empty(2048)
 
 
@@ -43,8 +42,11 @@ if does == "capture":
     sys.exit()
 
 of_triton = vars(compat.JITFunction)[compat.COMPILES]
+makes_driver = vars(compat.driver_module)[compat.MAKES_DRIVER]
 tuner.use(folder)
 adoption = tuner.adopt("library")
+import library.hardware  # noqa: E402
+
 launched()
 found = {"compiled": compiles.compiled, "from_cache": compiles.from_cache}
 called: set[str] = set()
@@ -55,11 +57,14 @@ found["for known keys"] = sorted(name for name in called if name.startswith("tun
 with tuner.adopt("library"):  # a second one, undone at once
     library.double[(8,)](x, y, 1000, BLOCK=128, num_warps=4)
 found["missing"] = other()
+found["backend"] = library.hardware.BACKEND
+found["module"] = type(vars(driver.active).get("utils")).__name__
 found["stays"] = vars(compat.JITFunction)[compat.COMPILES] is not of_triton
 adoption.undo()
 binder = library.double.device_caches.default_factory
 found["as it was"] = (
     vars(compat.JITFunction)[compat.COMPILES] is of_triton
+    and vars(compat.driver_module)[compat.MAKES_DRIVER] is makes_driver
     and binder == library.double.create_binder
     and library.double.compile.__module__ == "triton.compiler.compiler"
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from triton import knobs
 from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
 from triton.runtime import driver
@@ -57,6 +59,30 @@ class Compiles:
 def activate(*, late: bool = False) -> Compiles:
     """Make the stub this process's driver; count compiles from now on."""
     driver.set_active(late_driver() if late else StubDriver())
+    return count()
+
+
+def find_gpu() -> Compiles:
+    """Have torch say that an H200 is there, so that Triton makes a driver by itself; count compiles from now on."""
+    about = {"name": "NVIDIA H200", "major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 141 << 30}
+    about |= {"L2_cache_size": 60 << 20, "shared_memory_per_block": 49_152, "shared_memory_per_block_optin": 232_448}
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "is_current_stream_capturing": False,
+        "current_stream": SimpleNamespace(cuda_stream=STREAM),
+        "get_device_capability": (9, 0),
+        "get_device_name": "NVIDIA H200",
+        "get_device_properties": SimpleNamespace(**about),
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    return count()
+
+
+def count() -> Compiles:
+    """Count compiles from now on."""
     counter = Compiles()
     knobs.compilation.listener = counter
     return counter
