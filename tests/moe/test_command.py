@@ -144,6 +144,7 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "128,128"), "does not divide into blocks of 128"),
         ((*SIZES, "--block-shape", "128"), "--block-shape 128,128"),
         ((*SIZES, "--m", "1-8"), "expected whole numbers from 1 on"),
+        ((*SIZES, "--m", "8" * 5000), "expected whole numbers from 1 on"),
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "32x32"), "such as 128,128"),
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "64,64"), "--block-shape of the weights, of sizes up to 32"),
         ((*SIZES, "--zero-points"), "leave --zero-points out, or type --dtype int4_w4a16"),
