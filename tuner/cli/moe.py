@@ -56,7 +56,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     "--intermediate", type=click.IntRange(min=1), metavar="N", help="Size between the two GEMMs, over all ranks."
 )
 @click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
-@click.option("--model", metavar="NAME|CONFIG.json", help="Take all of that from a Hugging Face config.")
+@click.option(
+    "--model", metavar="NAME|CONFIG.json", type=options.Place(), help="Take all of that from a Hugging Face config."
+)
 @click.option(
     "--dtype",
     metavar="bf16|fp16|fp8_w8a8|int8_w8a16|int4_w4a16",
@@ -76,6 +78,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     default="uniform",
     show_default=True,
     metavar="uniform|zipf|FILE",
+    type=options.Place(),
     help="Which experts tokens go to; FILE holds recorded ids as JSON, [[0, 5], [3, 1]].",
 )
 @click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="Whose kernel and file.")
