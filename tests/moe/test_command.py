@@ -245,11 +245,12 @@ def test_what_tunes_is_refused_where_nothing_is_tuned(words, capfd):
     assert f"{words[0]} is for tuning, and --play-only tunes nothing: leave one out" in capfd.readouterr().err
 
 
-def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("content", ['{"1": ', '{"1": {"num_warps": 4}}'])
+def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(content, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))
     name = config_file.path_of(load("vllm"), LAYER, INTERPRETER.name)
-    (tmp_path / name).write_text('{"1": ')
+    (tmp_path / name).write_text(content)
     with pytest.raises(SystemExit) as ended:
         main(["moe", *SIZES, "--m", "1", "--for", "vllm", "--play-only", *WHERE])
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tuner: ")]
