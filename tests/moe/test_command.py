@@ -223,6 +223,9 @@ def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same
     assert list(json.loads(config_file.dumps("vllm", LAYER, {8: default}, kept))) == ["triton_version", "8", "64"]
     assert moe._kept(path, {"routing": "zipf", "rows": []}, {8: default}) == ({}, [])
     assert "dropped the rows that it had for M 1, 64:" in capfd.readouterr().err
+    path.write_text('{"64": {')
+    assert moe._kept(path, {**evidence, "rows": []}, {8: default}) == ({}, [])
+    assert "replaced: no row of what was there can be read" in capfd.readouterr().err
 
 
 @pytest.mark.long

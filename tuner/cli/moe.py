@@ -227,7 +227,10 @@ def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]
     from tuner.files import parse_json
     from tuner.moe import config_file
 
-    others = {m: row for m, row in config_file.rows_of(path).items() if int(m) not in configs}
+    there = config_file.rows_of(path)
+    if not there and path.exists():
+        click.echo(f"{path}: replaced: no row of what was there can be read", err=True)
+    others = {m: row for m, row in there.items() if int(m) not in configs}
     if not others:
         return {}, []
     try:
