@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,21 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
         code, out, err = run("import", *places, "--out", tmp_path / "out")
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["zip", "gztar", "xztar"])
+def test_a_damaged_archive_is_one_line_that_says_so_wherever_it_is_damaged(run, folders, tmp_path, kind):
+    path = Path(shutil.make_archive(str(tmp_path / "tables"), kind, folders[0]))
+    content = path.read_bytes()
+    middle = content.find(b"PK\1\2") // 2 if kind == "zip" else len(content) // 2
+    damaged = content[:middle] + bytes(byte ^ 0x5A for byte in content[middle : middle + 40]) + content[middle + 40 :]
+    for odd in (damaged, content[: len(content) // 2], content[:20], b""):
+        path.write_bytes(odd)
+        code, out, err = run("import", path, "--out", tmp_path / "out")
+        assert (code, out, len(err.splitlines())) == (1, "", 1), err
+        assert str(path) in err
+        assert odd == damaged or (f"cannot read the archive {path}: " in err and "fetch it again" in err), err
         assert not (tmp_path / "out").exists()
 
 
