@@ -81,6 +81,17 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("odd", [{"op": "../../evil"}, {"device": replace(H200, slug="../evil")}, {"op": ""}], ids=str)
+def test_a_table_is_written_nowhere_but_into_the_folder(odd, run, tmp_path, make_row, make_table):
+    path = tmp_path / "table.json"
+    path.write_text(replace(make_table(make_row(16)), **odd).dumps())
+    (tmp_path / "a" / "matmul--..").mkdir(parents=True)
+    code, out, err = run("import", path, "--out", tmp_path / "a")
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert "is no name of a file: export it again" in err
+    assert not [*tmp_path.rglob("*evil*"), *(tmp_path / "a").rglob("*.json")]
+
+
 @pytest.mark.parametrize("kind", ["zip", "gztar", "xztar"])
 def test_a_damaged_archive_is_one_line_that_says_so_wherever_it_is_damaged(run, folders, tmp_path, kind):
     path = Path(shutil.make_archive(str(tmp_path / "tables"), kind, folders[0]))
