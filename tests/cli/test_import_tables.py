@@ -60,7 +60,9 @@ def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp
     assert "0 rows new" in said
 
 
-def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(run, folders, tmp_path):
+def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(
+    run, folders, tmp_path, make_database, make_row
+):
     older, newer = folders
     path = older / f"matmul--{H200.slug}.json"
     path.write_text(path.read_text().replace('"BLOCK_SIZE_M": 16', '"BLOCK_SIZE_M": 24'))
@@ -68,12 +70,15 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
     content = (tmp_path / "cut.tar.gz").read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(content[: len(content) // 2])
     (tmp_path / "empty").mkdir()
-    (tmp_path / "vllm.json").write_text("{}")
+    (tmp_path / "aiter.csv").write_text("M,N,K,dtype\n16,16,16,bf16\n")
+    database = make_database(tmp_path / "tuner.db", make_row(16))
     for places, said in (
         ([newer, older], f"{path}: its digest is not that of its rows: it was edited"),
         ([archive], "cut.tar.gz"),
         ([tmp_path / "empty"], "empty holds no table: expected what `tuner export` wrote, or an archive of it"),
-        ([newer, tmp_path / "vllm.json"], "import them one by one"),
+        ([newer, tmp_path / "aiter.csv"], "import them one by one"),
+        ([newer, tmp_path / "gone.zip"], f"{tmp_path / 'gone.zip'}: No such file or directory"),
+        ([newer, database], f"{database} is a database, which is merged into another: type for instance tuner merge"),
     ):
         code, out, err = run("import", *places, "--out", tmp_path / "out")
         assert (code > 0, out) == (True, "")
