@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+import tuner
 from tuner.adopt import calls, replay
 from tuner.adopt.kernel import WideList
 from tuner.kernel.config import Config
@@ -294,7 +295,15 @@ def test_a_block_is_captured_alone_and_triton_is_as_it_was(library, tmp_path):
     assert found == {"theirs.kernels:segments": "N=64", "theirs.kernels:coarse": "N=64"}
     folder, libraries = done.stdout.splitlines()
     assert "is not a folder: name a folder to write into" in folder
-    assert 'expected names of packages, tuner.capture("calls", "fla") for instance' in libraries
+    assert 'expected a folder and names of packages, tuner.capture("calls", "fla") for instance' in libraries
+
+
+@pytest.mark.parametrize("folder", ["", None, 5])
+def test_what_is_no_name_of_a_folder_records_nowhere(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tuner.TunerError, match="the folder to record into is "), tuner.capture(folder, "json"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 WITHIN = """

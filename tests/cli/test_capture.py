@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tuner import startup
+from tuner.errors import SuiteError
 from tuner.models import captured
 from tuner.models.products import Product, describe
 from tuner.models.recorder import MOST_FAMILIES, MOST_MS, Journal
@@ -294,6 +295,18 @@ def test_a_folder_that_may_not_be_written_is_one_line_and_the_program_runs(tmp_p
             {"1.calls": f"HEAD[0,1,1,{json.dumps(PRODUCT._replace(a_dtype=None))}]\n"},
             "(TypeError: no product: [",
         ),
+        *(
+            (
+                {"1.calls": f"HEAD[0,1,1,{json.dumps(PRODUCT)}]\n{line}\n"},
+                f"1.calls: no journal of tuner capture, or {said}",
+            )
+            for line, said in (
+                ("[0,Infinity,1]", "a damaged one (TypeError: no call: [0, inf, 1]"),
+                ("[0,-5,1]", "a damaged one (TypeError: no call: [0, -5, 1]"),
+                ('["left out",1e999]', "a damaged one (OverflowError"),
+                ("[" * 100_000, "a damaged one (ValueError: it is nested too deeply)"),
+            )
+        ),
         ({"1.calls": "HEAD"}, "no matrix product was captured in"),
         ({"1.calls": ""}, "no matrix product was captured in"),
         ({"suite.csv": "m,n\n"}, "missing k, dtype, layout"),
@@ -306,6 +319,12 @@ def test_a_folder_without_calls_is_one_line(files, words, run, tmp_path):
     code, said, err = run("run", "--captured", tmp_path, "--device", "interpreter", "--dry-run")
     assert (code, said, err.count("\n")) == (1, "", 1)
     assert words in err
+
+
+def test_a_journal_that_is_a_link_to_nothing_is_one_line(tmp_path):
+    (tmp_path / "1.calls").symlink_to("gone")
+    with pytest.raises(SuiteError, match=r"cannot read the journal .*1\.calls: No such file"):
+        captured.write_suite(tmp_path)
 
 
 def test_a_line_that_was_cut_short_is_no_call(tmp_path):

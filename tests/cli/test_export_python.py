@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family, Range
+from tuner.tables.dispatcher import dispatcher
 
 pytest.importorskip("triton", reason="kernels need triton")
 H200 = KNOWN["sm_90"]
@@ -175,3 +178,10 @@ def test_rows_that_no_lookup_would_use_make_no_module(tmp_path, run, make_databa
     code, _, err = run("export", tmp_path / "out", "--format", "python", "--db", both)
     assert (code, len(err.splitlines())) == (0, 1)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["matmul_nvidia_h200_sm90_132.py"]
+
+
+def test_a_devices_name_ends_no_docstring(make_row, make_table):
+    plain = make_table(make_row(16))
+    odd = replace(plain, device=replace(H200, name='"""\nimport os\n\\"""\\u\ud800\u00e9'), date="1\\")
+    bodies = [[type(node) for node in ast.parse(dispatcher(each).text.encode()).body] for each in (plain, odd)]
+    assert bodies[0] == bodies[1]

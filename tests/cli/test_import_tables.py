@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,9 @@ def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp
     assert "0 rows new" in said
 
 
-def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(run, folders, tmp_path):
+def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(
+    run, folders, tmp_path, make_database, make_row
+):
     older, newer = folders
     path = older / f"matmul--{H200.slug}.json"
     path.write_text(path.read_text().replace('"BLOCK_SIZE_M": 16', '"BLOCK_SIZE_M": 24'))
@@ -67,16 +70,45 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
     content = (tmp_path / "cut.tar.gz").read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(content[: len(content) // 2])
     (tmp_path / "empty").mkdir()
-    (tmp_path / "vllm.json").write_text("{}")
+    (tmp_path / "aiter.csv").write_text("M,N,K,dtype\n16,16,16,bf16\n")
+    database = make_database(tmp_path / "tuner.db", make_row(16))
     for places, said in (
         ([newer, older], f"{path}: its digest is not that of its rows: it was edited"),
         ([archive], "cut.tar.gz"),
         ([tmp_path / "empty"], "empty holds no table: expected what `tuner export` wrote, or an archive of it"),
-        ([newer, tmp_path / "vllm.json"], "import them one by one"),
+        ([newer, tmp_path / "aiter.csv"], "import them one by one"),
+        ([newer, tmp_path / "gone.zip"], f"{tmp_path / 'gone.zip'}: No such file or directory"),
+        ([newer, database], f"{database} is a database, which is merged into another: type for instance tuner merge"),
     ):
         code, out, err = run("import", *places, "--out", tmp_path / "out")
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("odd", [{"op": "../../evil"}, {"device": replace(H200, slug="../evil")}, {"op": ""}], ids=str)
+def test_a_table_is_written_nowhere_but_into_the_folder(odd, run, tmp_path, make_row, make_table):
+    path = tmp_path / "table.json"
+    path.write_text(replace(make_table(make_row(16)), **odd).dumps())
+    (tmp_path / "a" / "matmul--..").mkdir(parents=True)
+    code, out, err = run("import", path, "--out", tmp_path / "a")
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert "is no name of a file: export it again" in err
+    assert not [*tmp_path.rglob("*evil*"), *(tmp_path / "a").rglob("*.json")]
+
+
+@pytest.mark.parametrize("kind", ["zip", "gztar", "xztar"])
+def test_a_damaged_archive_is_one_line_that_says_so_wherever_it_is_damaged(run, folders, tmp_path, kind):
+    path = Path(shutil.make_archive(str(tmp_path / "tables"), kind, folders[0]))
+    content = path.read_bytes()
+    middle = content.find(b"PK\1\2") // 2 if kind == "zip" else len(content) // 2
+    damaged = content[:middle] + bytes(byte ^ 0x5A for byte in content[middle : middle + 40]) + content[middle + 40 :]
+    for odd in (damaged, content[: len(content) // 2], content[:20], b""):
+        path.write_bytes(odd)
+        code, out, err = run("import", path, "--out", tmp_path / "out")
+        assert (code, out, len(err.splitlines())) == (1, "", 1), err
+        assert str(path) in err
+        assert odd == damaged or (f"cannot read the archive {path}: " in err and "fetch it again" in err), err
         assert not (tmp_path / "out").exists()
 
 

@@ -321,6 +321,7 @@ def quantized(**fields):
         (json.dumps({"model_type": "vit"}), [], 1, "cannot be run without weights"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be a whole number"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "8,-1"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--dtype", "int3"], 2, "unknown dtype 'int3'"),
     ],
 )

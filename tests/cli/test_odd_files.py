@@ -193,6 +193,9 @@ def test_a_deeply_nested_config_is_one_line(depth, toy, capsys):
         "inspect toy --problem M=16,N=16,K=16 --out ''",
         "bench --shape 16x16x16 --device interpreter --out ''",
         "run --from-misses '' --device interpreter --dry-run",
+        "model '' --out {out}",
+        "moe --model '' --for vllm --out {out}",
+        "moe --routing '' --for vllm --out {out}",
     ],
 )
 def test_an_empty_name_is_neither_the_current_folder_nor_the_users_database(

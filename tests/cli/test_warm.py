@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import INTERPRETER, KNOWN
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
 
@@ -32,6 +32,10 @@ def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, ma
     (tmp_path / "stale").mkdir()
     stale = make_table(make_row(16, version=99)).write(tmp_path / "stale")
     assert f"no row that {H200.slug} can use" in refused(run, stale, "--device", H200.slug)
+    (tmp_path / "interpreted").mkdir()
+    interpreted = make_table(make_row(16), device=INTERPRETER).write(tmp_path / "interpreted")
+    asked = refused(run, interpreted, "--device", "interpreter")
+    assert asked.endswith("the interpreter compiles nothing: name a GPU, --device SLUG")
     monkeypatch.setattr("triton.knobs.runtime.interpret", True)
     assert refused(run, table).endswith("the interpreter compiles nothing: unset TRITON_INTERPRET")
 

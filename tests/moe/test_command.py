@@ -144,6 +144,7 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "128,128"), "does not divide into blocks of 128"),
         ((*SIZES, "--block-shape", "128"), "--block-shape 128,128"),
         ((*SIZES, "--m", "1-8"), "expected whole numbers from 1 on"),
+        ((*SIZES, "--m", "8" * 5000), "expected whole numbers from 1 on"),
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "32x32"), "such as 128,128"),
         ((*SIZES, "--dtype", "fp8_w8a8", "--block-shape", "64,64"), "--block-shape of the weights, of sizes up to 32"),
         ((*SIZES, "--zero-points"), "leave --zero-points out, or type --dtype int4_w4a16"),
@@ -222,6 +223,9 @@ def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same
     assert list(json.loads(config_file.dumps("vllm", LAYER, {8: default}, kept))) == ["triton_version", "8", "64"]
     assert moe._kept(path, {"routing": "zipf", "rows": []}, {8: default}) == ({}, [])
     assert "dropped the rows that it had for M 1, 64:" in capfd.readouterr().err
+    path.write_text('{"64": {')
+    assert moe._kept(path, {**evidence, "rows": []}, {8: default}) == ({}, [])
+    assert "replaced: no row of what was there can be read" in capfd.readouterr().err
 
 
 @pytest.mark.long
@@ -244,11 +248,12 @@ def test_what_tunes_is_refused_where_nothing_is_tuned(words, capfd):
     assert f"{words[0]} is for tuning, and --play-only tunes nothing: leave one out" in capfd.readouterr().err
 
 
-def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("content", ['{"1": ', '{"1": {"num_warps": 4}}'])
+def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(content, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path))
     name = config_file.path_of(load("vllm"), LAYER, INTERPRETER.name)
-    (tmp_path / name).write_text('{"1": ')
+    (tmp_path / name).write_text(content)
     with pytest.raises(SystemExit) as ended:
         main(["moe", *SIZES, "--m", "1", "--for", "vllm", "--play-only", *WHERE])
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tuner: ")]

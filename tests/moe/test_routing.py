@@ -51,7 +51,7 @@ def test_zipf_loads_its_fullest_expert_more_than_uniform_does():
 
 def test_recorded_ids_are_played_in_order_from_anywhere(tmp_path):
     file = tmp_path / "ids.json"
-    file.write_text(json.dumps([[token % 5, 5 + token % 3] for token in range(30)]))
+    file.write_text("\ufeff" + json.dumps([[token % 5, 5 + token % 3] for token in range(30)]), encoding="utf-8")
     name = routing.record(file, 8, 2)
     drawn = routing.draw(name, (12, 8, 2), 7).tolist()
     assert drawn in [[[(first + i) % 30 % 5, 5 + (first + i) % 30 % 3] for i in range(12)] for first in range(30)]
@@ -68,11 +68,15 @@ def test_recorded_ids_are_played_in_order_from_anywhere(tmp_path):
         ("[[0, [1]]]", "expected 2 different experts"),
         ("[]", "is no list of tokens"),
         ("{", "cannot be read"),
+        (None, "is no regular file"),
     ],
 )
 def test_a_bad_recording_is_one_line(content, said, tmp_path):
     file = tmp_path / "ids.json"
-    file.write_text(content)
+    if content is None:
+        file.symlink_to("/dev/null")
+    else:
+        file.write_text(content)
     with pytest.raises(ProblemError, match=said) as refused:
         routing.record(file, 8, 2)
     assert "\n" not in str(refused.value)

@@ -151,3 +151,9 @@ def test_a_copy_with_another_part_is_what_its_parts_make(problem):
     for wrong in (0, 2**31, True, 1.5):
         with pytest.raises(ProblemError, match="M must be"):
             problem.with_m(wrong)
+
+
+@pytest.mark.parametrize("op", ["", "../matmul", "a b", None, 5])
+def test_what_is_no_name_of_an_op_is_refused(op):
+    with pytest.raises(ProblemError, match="is no name of an op: expected letters, digits"):
+        Problem(16, 16, 16, op=op)

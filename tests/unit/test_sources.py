@@ -117,6 +117,9 @@ def test_a_folder_without_tables_is_an_error_where_it_is_named_and_one_warning_f
     (tmp_path / "matmul.json").write_text("{}")  # renamed by somebody: no device in its name
     with pytest.raises(TableError, match=r"holds no table: expected files named <op>--<device slug>.json"):
         tuner.use(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TableError, match="the name of a table is empty: expected a table"):
+        tuner.use("")
     monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
     tuner.use(None)
     assert tuner.lookup(PROBLEM, H200).rule == "default"

@@ -28,7 +28,7 @@ from tuner.tuned.tuned_kernel import TunedKernel
 
 FOLDER = "TUNER_CAPTURE"
 _from_environment: list[Capture] = []
-_ADVICE = 'expected names of packages, tuner.capture("calls", "fla") for instance'
+_ADVICE = 'expected a folder and names of packages, tuner.capture("calls", "fla") for instance'
 
 
 class Capture:
@@ -38,6 +38,8 @@ class Capture:
         """Take the folder to record into, and the packages whose kernels are adopted."""
         if not libraries or not all(name and isinstance(name, str) for name in libraries):
             raise UsageError(f"the libraries to adopt are {', '.join(map(repr, libraries)) or 'not named'}: {_ADVICE}")
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+            raise UsageError(f"the folder to record into is {folder!r:.60}: {_ADVICE}")
         self._folder, self._libraries = Path(folder).absolute(), libraries
         self._chosen: dict[Hashable, Any] = {}
         self._taken: list[tuple[Any, Any, Any]] = []  # a class, its own `run`, and what took its place

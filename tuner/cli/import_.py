@@ -33,7 +33,9 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from tuner.tables.importing import reader as imported
 
     ours = [path for path in files if tables.holds_tables(path)]
-    if ours and len(ours) < len(files):
+    others = [path for path in files if path not in ours]
+    if ours and others:
+        imported.read(others[0])  # says what is wrong with one that is not there, or a database
         raise UsageError(f"{ours[0]} holds tables of triton-tuner, others are of other tools: import them one by one")
     if ours:
         _bring(ours, out, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,8 +43,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """The numbers, each from 1 on."""
         cells = str(value).split(",")
-        if not all(cell.strip().isdecimal() and int(cell) > 0 for cell in cells):
-            self.fail(f"{value!r} are no sizes: expected whole numbers from 1 on, such as {self._example}", param, ctx)
+        if not all(re.fullmatch(r"\s*0*[1-9]\d{0,18}\s*", cell) for cell in cells):  # Python reads 4300 digits at most
+            expected = f"expected whole numbers from 1 on, such as {self._example}"
+            self.fail(f"{value!r:.60} are no sizes: {expected}", param, ctx)
         return tuple(int(cell) for cell in cells)
 
 
@@ -54,7 +56,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     "--intermediate", type=click.IntRange(min=1), metavar="N", help="Size between the two GEMMs, over all ranks."
 )
 @click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
-@click.option("--model", metavar="NAME|CONFIG.json", help="Take all of that from a Hugging Face config.")
+@click.option(
+    "--model", metavar="NAME|CONFIG.json", type=options.Place(), help="Take all of that from a Hugging Face config."
+)
 @click.option(
     "--dtype",
     metavar="bf16|fp16|fp8_w8a8|int8_w8a16|int4_w4a16",
@@ -74,6 +78,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     default="uniform",
     show_default=True,
     metavar="uniform|zipf|FILE",
+    type=options.Place(),
     help="Which experts tokens go to; FILE holds recorded ids as JSON, [[0, 5], [3, 1]].",
 )
 @click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="Whose kernel and file.")
@@ -222,7 +227,10 @@ def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]
     from tuner.files import parse_json
     from tuner.moe import config_file
 
-    others = {m: row for m, row in config_file.rows_of(path).items() if int(m) not in configs}
+    there = config_file.rows_of(path)
+    if not there and path.exists():
+        click.echo(f"{path}: replaced: no row of what was there can be read", err=True)
+    others = {m: row for m, row in there.items() if int(m) not in configs}
     if not others:
         return {}, []
     try:

@@ -51,6 +51,8 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
     for name in names:
         kernels.find(name)
     device, rows, ranges = _rows(places, slug)
+    if device.is_interpreter:
+        raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     begun = time.monotonic()
     with CompilePool(device, workers=jobs) as pool:
         failed = _compile(pool, list(served(rows, device, ranges)))

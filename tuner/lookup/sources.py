@@ -209,6 +209,8 @@ def named(where: str | Path) -> Source:
     Raises:
         TableError: it is not there or cannot be read.
     """
+    if not str(where):  # pathlib takes it for the current folder
+        raise TableError("the name of a table is empty: expected a table, a folder of tables, a package or a database")
     path = sqlite_path(str(where))
     if path is None:
         raise _on_server(str(where))

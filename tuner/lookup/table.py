@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ VERSION = 2
 """The version that is written. A file of a newer one is refused, since nobody can know what its rows mean."""
 OLDEST_VERSION = 1
 """The oldest version that is read. It has no families."""
+_IN_FILE_NAME = re.compile(r"[\w.-]+", re.ASCII)
+"""An op or a device's slug, which are parts of the name that a table from elsewhere is written under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +190,12 @@ def parsed(document: Any, name: str, *, is_as_written: bool) -> ParsedTable:
         expected = f"{OLDEST_VERSION} or {VERSION}"
         raise TableError(f"{name}: table format {version!r}: expected {expected}: export it again with `tuner export`")
     try:
+        op, device = str(document["op"]), _device(document["device"])
+        if not _IN_FILE_NAME.fullmatch(op) or not _IN_FILE_NAME.fullmatch(device.slug):
+            raise ValueError(f"{file_name(op, device.slug)!r:.80} is no name of a file")
         return ParsedTable(
-            op=str(document["op"]),
-            device=_device(document["device"]),
+            op=op,
+            device=device,
             date=str(document["date"]),
             kernels=dict(document["kernels"]),
             made=tuple(_made(fields) for fields in list(document["environments"])),

@@ -65,8 +65,7 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
     Raises:
         InputError: `model` is no module, there is no such backend, or `only` names no linear layer.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+    _check(model)
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
     exchanged: list[str] = []
@@ -92,8 +91,17 @@ def restore(model: nn.Module) -> int:
 
     Returns:
         How many there were.
+
+    Raises:
+        InputError: `model` is no module.
     """
+    _check(model)
     return sum(_restore(layer) for layer in model.modules())
+
+
+def _check(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
 
 
 def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple[str, nn.Linear]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +72,7 @@ def write_suite(folder: Path) -> Captured:
     Raises:
         SuiteError: see `load`; or it cannot be written.
     """
-    newest = max((journal.stat().st_mtime_ns for journal in _journals(folder)), default=0)
+    newest = max(_written(folder), default=0)
     found = load(folder)
     if found.calls and _has_more(folder):
         path = files.write_text(folder / SUITE, _text(found), error=SuiteError)
@@ -104,7 +103,15 @@ def _has_more(folder: Path) -> bool:
     """Whether something was recorded since the suite was written, by `tuner capture` or by hand."""
     path = folder / SUITE
     written = path.stat().st_mtime_ns if path.exists() else -1
-    return any(journal.stat().st_mtime_ns > written for journal in _journals(folder))
+    return any(at > written for at in _written(folder))
+
+
+def _written(folder: Path) -> list[int]:
+    """When each journal was last written, nanoseconds."""
+    try:
+        return [journal.stat().st_mtime_ns for journal in _journals(folder)]
+    except OSError as e:
+        raise SuiteError(f"cannot read the journal {e.filename}: {e.strerror}: {_ADVICE}") from e
 
 
 def _journals(folder: Path) -> list[Path]:
@@ -123,7 +130,7 @@ def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
     if not content:
         return found, left_out
     try:
-        head, *rows = map(json.loads, content.decode().split("\n"))
+        head, *rows = map(files.parse_json, content.split(b"\n"))
         if (head["format"], head["version"], tuple(head["fields"])) != (FORMAT, VERSION, Product._fields):
             raise ValueError(f"expected {FORMAT}, version {VERSION}")
         for row in rows:
@@ -135,8 +142,10 @@ def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
                 named[number] = Product(*fields[0])
                 if [*map(type, named[number])] != _TYPES:
                     raise TypeError(f"no product: {fields[0]!r:.200}")
-            found.setdefault(named[number], {})[int(m)] = int(count)
-    except (ValueError, LookupError, TypeError, AttributeError) as e:
+            if not (type(m) is type(count) is int and m > 0):
+                raise TypeError(f"no call: {row!r:.200}")
+            found.setdefault(named[number], {})[m] = count
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as e:
         raise SuiteError(
             f"{path}: no journal of tuner capture, or a damaged one ({type(e).__name__}: {e}): {_ADVICE}"
         ) from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.problem import family
+from tuner.problem.gemm_fields import check_size
 
 TOKENS, SEQUENCES, FIXED = "tokens", "sequences", "fixed"
 """What the M of a family counts: a step's tokens; its sequences, whose last tokens alone are multiplied; nothing."""
@@ -22,11 +23,12 @@ class Sizes:
         """Read "1-512,8192".
 
         Raises:
-            ProblemError: the text is no list of sizes and ranges.
+            ProblemError: the text is no list of sizes and ranges, or a size is out of bounds.
         """
         found = [family.sizes(part) for part in text.split(",")]
         ranges = tuple(each for each in found if isinstance(each, range))
-        return Sizes(ranges, tuple(m for each in found if not isinstance(each, range) for m in each))
+        single = (m for each in found if not isinstance(each, range) for m in each)
+        return Sizes(ranges, tuple(check_size("M", m) for m in single))
 
     def cells(self, of: str, factor: int) -> list[str]:
         """What the column m of a family's lines holds.

@@ -56,7 +56,10 @@ def found(package: Package, layer: Layer, device_name: str, *, down: bool = Fals
     options = {"down_moe": down} if package.name == "sglang" else {}
     try:
         read = functions.get_moe_configs(layer.experts, _n(package, layer), layer.config_dtype, *blocks, **options)
-        return read and {m: space.config_of(package.name, parameters) for m, parameters in read.items()}
+        configs = read and {m: space.config_of(package.name, parameters) for m, parameters in read.items()}
+        if odd := [m for m, config in (configs or {}).items() if "BLOCK_SIZE_M" not in config]:
+            raise ValueError(f"its row for M {odd[0]} has no BLOCK_SIZE_M")
+        return configs
     except Exception as e:  # theirs raises whatever a broken file leads to
         name = path_of(package, layer, device_name, down=down).name
         raise KernelError(

@@ -61,8 +61,8 @@ def record(file: Path, experts: int, top_k: int) -> str:
     import torch
 
     try:
-        found = files.parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+        found = files.parse_json(files.read_bytes(file, "recording", error=ProblemError))
+    except ValueError as e:  # a ProblemError is one
         raise ProblemError(
             f"routing {file} cannot be read ({e}): expected {UNIFORM}, {ZIPF} or a file of JSON such as "
             "[[0, 5], [3, 1]]"

@@ -91,8 +91,13 @@ def check_op(op: str) -> None:
     """Raise ProblemError for an invalid name of an op; the name becomes part of tables' file names."""
     if op in SIZED:
         raise ProblemError(f"{op!r} is an op of tuner.kernels: choose another name, my_{op} for instance")
-    if not _OP.fullmatch(op):
-        raise ProblemError(f"{op!r} is no name of an op: expected letters, digits, '_', and single '-' between")
+    check_name(op)
+
+
+def check_name(op: str) -> None:
+    """Raise ProblemError for what is no name of an op, of tuner.kernels or of others."""
+    if op not in SIZED and not (isinstance(op, str) and _OP.fullmatch(op)):
+        raise ProblemError(f"{op!r:.60} is no name of an op: expected letters, digits, '_', and single '-' between")
 
 
 def words(extras: Iterable[tuple[str, Extra]], dtype: str) -> list[str]:

@@ -135,11 +135,17 @@ def _lines(entries: Iterator[str], brackets: str) -> str:
 
 
 def _module(table: Table, data: str) -> str:
+    op, device, date = map(_in_docstring, (table.op, table.device.name, table.date))
     head = (
-        f'"""Configs of {table.op}, tuned for {table.device.name}. Needs nothing but Python 3.10.\n\n'
-        f"Written by triton-tuner {__version__} (`tuner export --format python`) from the table of {table.date}\n"
+        f'"""Configs of {op}, tuned for {device}. Needs nothing but Python 3.10.\n\n'
+        f"Written by triton-tuner {__version__} (`tuner export --format python`) from the table of {date}\n"
         f'{table.digest}.\n"""\n'
     )
     _, rest = _TEMPLATE.read_text(encoding="utf-8").split('"""\n', 1)
     before, after = _DATA.split(rest)
     return head + before + data + after
+
+
+def _in_docstring(words: str) -> str:
+    """What a database says, which is anybody's, as text that ends no docstring and begins no escape."""
+    return ascii(words)[1:-1].replace("\\", "/").replace('"', "'")

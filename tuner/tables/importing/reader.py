@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from tuner import files
 from tuner.errors import ProblemError, TableError
 from tuner.kernel.config import Config
+from tuner.lookup.database import MAGIC
 from tuner.problem import Problem
 from tuner.tables import vllm
 from tuner.tables.importing.candidates import Candidate
@@ -63,8 +65,12 @@ def suite(found: Iterable[Imported]) -> str:
 
 def read(path: Path) -> Imported:
     """Read one file; rows that cannot be meant for us are left out and counted."""
+    content = files.read_bytes(path, "file that others tuned", error=TableError)
+    if content.startswith(MAGIC):
+        typed = shlex.join(["tuner", "merge", "tuner.db", str(path)])
+        raise TableError(f"{path} is a database, which is merged into another: type for instance {typed}")
     try:
-        text = files.read_bytes(path, "file that others tuned", error=TableError).decode()
+        text = content.decode()
     except UnicodeDecodeError as e:
         raise TableError(f"{path}: not text: expected a JSON file of vLLM or SGLang, or a CSV file of AITER") from e
     if path.suffix == ".csv":

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner import files
-from tuner.errors import TableError
+from tuner.errors import TableError, first_line
 from tuner.lookup import families, table
 from tuner.lookup.table import FORMAT, Table
 from tuner.tables.export import newest_versions
 
 _IS_TABLE = FORMAT.encode()
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+_DAMAGED = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+"""What reading a damaged archive raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ def holds_tables(path: Path) -> bool:
         return True
     if not path.is_file():
         return False
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _IS_TABLE in path.read_bytes()
+    return _is_archive(path) or _IS_TABLE in path.read_bytes()
 
 
 def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
@@ -94,12 +99,20 @@ def _checked(content: bytes, name: str) -> Table:
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     """The tables at a path: what they are called in an error, and their bytes."""
     named: Iterable[tuple[str, bytes]]
-    if not path.is_dir() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
+    if not path.is_dir() and _is_archive(path):
         named = ((f"{path}/{name}", content) for name, content in _members(path))
     else:
         places = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
     return ((name, content) for name, content in named if _IS_TABLE in content)
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether a file is an archive by what it holds, or by its name, however damaged it is."""
+    try:
+        return path.name.lower().endswith(_ARCHIVES) or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    except _DAMAGED:  # it begins as an archive does
+        return True
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -119,8 +132,8 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                     held = tarred.extractfile(member)
                     assert held is not None
                     yield member.name, held.read()
-    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError) as e:
-        raise TableError(f"cannot read the archive {path}: {e}: fetch it again") from e
+    except _DAMAGED as e:
+        raise TableError(f"cannot read the archive {path}: {first_line(e).rstrip(':')}: fetch it again") from e
 
 
 def _check_size(path: Path, name: str, size: int) -> None:
