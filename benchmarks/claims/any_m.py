@@ -7,8 +7,8 @@ Four weights of Llama 3 8B are tuned for every M from 1 to 256 in a new database
 (M, weight) are then raced in full in another database, and each config that the ranges give plays the race's winner
 and the default in paired rounds; no fit knows these problems. Last, the tables are exported with their kernels, and
 fresh processes with empty caches call other Ms, as a decode server does: each (M, weight) is timed once, by the host,
-until its result is there, and so is a weight that nobody tuned. After the first M Python's collector leaves alone what
-is there, as vLLM's engine has it.
+until the call returns and until its result is there, and so is a weight that nobody tuned. After the first M Python's
+collector leaves alone what is there, as vLLM's engine has it.
 With --batches these are products of a batch instead, of every batch up to that one: the absorbed projections of
 DeepSeek V3's attention, whose batch is the number of heads on a GPU.
 FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
@@ -48,20 +48,22 @@ import gc, json, os, pathlib, sys, time, torch, tuner
 from tuner.kernels import matmul
 library, ms, weights = json.loads(sys.argv[1])
 weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) for n, k in weights]
-calls = []
+calls, host = [], []
 for m in ms:
     for index, weight in enumerate(weights):
         rows = torch.randn(m, weight.shape[1], device="cuda", dtype=torch.bfloat16)
         torch.cuda.synchronize()
         start = time.perf_counter()
         rows @ weight.t() if library == "torch" else matmul(rows, weight.t())
+        returned = time.perf_counter()
         torch.cuda.synchronize()
         calls.append(1e3 * (time.perf_counter() - start))
+        host.append(1e3 * (returned - start))
     if m == ms[0]:
         gc.collect()
         gc.freeze()  # as vLLM's engine does once it is warm; a full collection takes longer than any call
 cache = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
-print(json.dumps({"ms": calls, "compiled": len(list(cache.rglob("*.cubin")))}))
+print(json.dumps({"ms": calls, "host_ms": host, "compiled": len(list(cache.rglob("*.cubin")))}))
 """
 
 
@@ -146,6 +148,7 @@ def serving(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         told = json.loads(fresh(SERVER, call, **changed))
         first, *rest = told["ms"]
         figures = {"first_ms": first, "median_ms": statistics.median(rest), "largest_ms": max(rest[len(WEIGHTS) - 1 :])}
+        figures["host_median_ms"] = statistics.median(told["host_ms"])
         found.append({"server": name, **figures, "total_ms": sum(told["ms"]), "compiled": told["compiled"]})
     found[0]["table_bytes"] = size
     return [*found, untuned(folder, ms)]
@@ -159,6 +162,7 @@ def untuned(folder: Path, ms: list[int]) -> dict[str, Any]:
     calls = told["ms"]
     stalls = {str(m): took for m, took in zip(ms, calls, strict=True) if took > STALL_MS}
     figures = {"median_ms": statistics.median(calls), "total_ms": sum(calls), "compiled": told["compiled"]}
+    figures["host_median_ms"] = statistics.median(told["host_ms"])
     return {"server": "nobody tuned", **figures, "stalls_ms": stalls, "stalled": len(stalls)}
 
 
