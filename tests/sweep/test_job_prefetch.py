@@ -17,7 +17,7 @@ from tuner.sweep.report import Plan
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
 SMALL = Problem(256, 256, 64, dtype="float32")
-UNKNOWN = Problem(256, 256, 64, dtype="float32", op="unheard of")
+UNKNOWN = Problem(256, 256, 64, dtype="float32", op="unheard-of")
 
 
 def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_taken():
@@ -27,7 +27,7 @@ def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_
         assert prefetcher.problems == [UNKNOWN, SMALL]
         prefetcher.wait(60)
         assert prefetcher.ready
-        with pytest.raises(KernelError, match="unheard of"):
+        with pytest.raises(KernelError, match="unheard-of"):
             prefetcher.take()
         job = prefetcher.take()
         assert (job.problem, job.most, len(prefetcher)) == (SMALL, 7, 0)
