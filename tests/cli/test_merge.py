@@ -76,3 +76,13 @@ def test_no_source_or_the_destination_itself_is_wrong_usage(tuner, tmp_path):
     path = shutil.copy(FIXTURE, tmp_path / "all.db")
     assert tuner("merge", path)[0] == 2
     assert tuner("merge", path, path)[0] == 2
+
+
+def test_tables_are_pointed_to_the_command_that_unites_them(tuner, tmp_path):
+    table = tmp_path / "matmul--a-gpu.json"
+    table.write_text('{"format": "triton-tuner table"}')
+    for given in (("new.db", table), (table, FIXTURE), ("new.db", tmp_path)):
+        code, _, errors = tuner("merge", *given)
+        assert code == 2
+        assert "is no database: tuner merge unites databases; for tables type tuner import" in errors
+    assert not Path("new.db").exists()

@@ -78,8 +78,11 @@ def test_what_lost_is_raced_again_with_the_shipped_config_among_the_candidates(t
 
 def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make_table, no_tables):
     of_a_gpu = make_table(make_row(16), device=KNOWN["sm_90"]).write(tmp_path)
+    (tmp_path / "empty").mkdir()
+    empty = make_table(device=INTERPRETER).write(tmp_path / "empty")
     for arguments, said in (
         ([tmp_path / "nowhere.json"], "is not there"),
+        ([empty, "--device", "interpreter"], "has no row for interpreter: it has none at all"),
         ([of_a_gpu, "--device", "interpreter"], f"has no row for interpreter: it has rows for {KNOWN['sm_90'].slug}"),
         ([table, "--fail-above", "much"], "'much' is no share: expected for instance 5%"),
         ([table, "--race"], "--race keeps what it finds: add --db PATH"),

@@ -153,6 +153,12 @@ def test_a_copy_with_another_part_is_what_its_parts_make(problem):
             problem.with_m(wrong)
 
 
+@pytest.mark.parametrize("extras", [5, [1], "ab", {5: 6}])
+def test_extras_are_values_by_name(extras):
+    with pytest.raises(ProblemError, match="expected a dict of names and values"):
+        Problem(1, 1, 1, extras=extras)
+
+
 @pytest.mark.parametrize("op", ["", "../matmul", "a b", None, 5])
 def test_what_is_no_name_of_an_op_is_refused(op):
     with pytest.raises(ProblemError, match="is no name of an op: expected letters, digits"):

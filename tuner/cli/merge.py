@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
+from pathlib import Path
 
 import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
+from tuner.errors import UsageError
 
 
 @click.command()
@@ -23,6 +26,8 @@ def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
     """
     from tuner.store.merge import merge as merge_databases
 
+    for each in (destination, *sources):
+        _refuse_tables(Path(each))
     done = merge_databases(destination, sources)
     for conflict in done.conflicts:
         click.echo(f"{conflict.table}: {conflict.text}", err=True)
@@ -36,3 +41,13 @@ def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"{added.location}: {brought or 'nothing new'}")
     now = quantity(done.winners, "current winner")
     click.echo(f"{done.location}: {now}, {done.replaced} replaced")
+
+
+def _refuse_tables(path: Path) -> None:
+    """Raise UsageError for a table, a folder or an archive of them, which another command brings together."""
+    from tuner.lookup.database import is_database
+    from tuner.tables.importing.tables import holds_tables
+
+    if not (path.is_file() and is_database(path)) and holds_tables(path):
+        typed = shlex.join(["tuner", "import", str(path), "--out", "DIR"])
+        raise UsageError(f"{path} is no database: tuner merge unites databases; for tables type {typed}")

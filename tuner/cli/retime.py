@@ -73,8 +73,9 @@ def retime(place: str, **given: Any) -> int:
     with PairedRunner(gpu) as runner:
         rows = rows_of(source, runner.device, given["sample"])
         if not rows:
-            known = ", ".join(source.slugs()) or "no device"
-            raise TableError(f"{place} has no row for {runner.device.slug}: it has rows for {known}")
+            others = [slug for slug in source.slugs() if slug != runner.device.slug]
+            known = f"it has rows for {', '.join(others)}" if others else "it has none at all"
+            raise TableError(f"{place} has no row for {runner.device.slug}: {known}")
         played = _play(rows, runner, given["fail_above"])
         wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
         if given["db"] is not None:

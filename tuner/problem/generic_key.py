@@ -94,6 +94,12 @@ def check_op(op: str) -> None:
     check_name(op)
 
 
+def check_extras(extras: object) -> None:
+    """Raise ProblemError for what is no mapping from names."""
+    if extras is not None and not (isinstance(extras, Mapping) and all(isinstance(name, str) for name in extras)):
+        raise ProblemError(f"extras are {extras!r:.60}: expected a dict of names and values")
+
+
 def check_name(op: str) -> None:
     """Raise ProblemError for what is no name of an op, of tuner.kernels or of others."""
     if op not in SIZED and not (isinstance(op, str) and _OP.fullmatch(op)):

@@ -103,6 +103,7 @@ class Problem:
             self._set(keyed.fields(op, a_dtype or dtype, extras or {}, (m, n, k)))
             return
         keyed.check_name(op)
+        keyed.check_extras(extras)
         a_dtype, b_dtype = dtypes.canonical(a_dtype or dtype), dtypes.canonical(b_dtype or dtype)
         extras = dict(extras or {})
         given = (
