@@ -14,6 +14,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import blocks
 from tuner.launch import launch as launching
 from tuner.launch.launch import Launch
+from tuner.launch.plan import recording
 from tuner.problem import Problem
 
 Program = Callable[[Any, Config], Sequence[Launch]]
@@ -67,7 +68,10 @@ def spec_of(
 
     def shaped(problem: Problem, config: Config) -> Sequence[Launch]:
         """The launches on contiguous operands without memory."""
-        return program(operation.make_inputs(problem, "meta", 0), config)
+        operands = operation.make_inputs(problem, "meta", 0)
+        if (seen := recording()) is not None:
+            seen.operands = operands
+        return program(operands, config)
 
     return KernelSpec(
         op=operation.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.epilogue import activated, saturated
 from tuner.kernels.ops import by_torch, untuned
-from tuner.launch import binaries
+from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import FAILURES, is_no_fault
 from tuner.launch.launch import Launch
-from tuner.launch.plan import AlikeMs, Recording, recorded
+from tuner.launch.plan import Ahead, AlikeMs, Recording, launches_without_memory, recorded
+from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
 from tuner.lookup.decision import TUNED, Match
 from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
@@ -30,8 +31,8 @@ from tuner.problem import Problem, dtype
 
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
-_families: set[Hashable] = set()
-"""Families that were prepared, by the device's index."""
+_families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
+"""By families that were prepared and the device's index, what their ranges launch, where binaries say so."""
 on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
@@ -98,14 +99,47 @@ def _prepare(problem: Problem, model: Device, index: int | None, match: Match, m
         untuned.prepare(problem, model, index, match.config, made)
         return
     family = (problem.family, model.slug, index)
-    if match.rule not in ("exact", "family") or family in _families:
+    if match.rule not in ("exact", "family"):
         return
-    _families.add(family)
+    if family not in _families:
+        _families[family] = [*_ranges_of(problem, model, match, made)]
+    if _families[family] and (own := _without_memory(problem, match.config, made.find)) is not None:
+        made.ahead = Ahead(own, _families[family])
+
+
+def _ranges_of(
+    problem: Problem, model: Device, match: Match, made: Recording
+) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+    """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
+    seen: set[Config] = set()
     for row in rows_of_family(problem, model, match):
-        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(made.find):
-            spec = registry.find(problem.op, row.config.kernel)
-            if made.find is not None:
-                spec.compile(row.problem, row.config)
+        if made.find is None:
+            with contextlib.suppress(KernelError):
+                registry.find(problem.op, row.config.kernel)
+            continue
+        _without_memory(row.problem, row.config, made.find)
+        for alike in () if row.config in seen else _alike_of(row.problem, model, row.config):
+            launches = _without_memory(row.problem.with_m(alike.first_m), row.config, made.find)
+            if launches is not None:
+                yield dataclasses.replace(alike, serves=_serves(row.problem, model, row.config, TUNED)), launches
+        seen.add(row.config)
+
+
+def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[RecordedLaunch] | None:
+    """What operands without memory launch by shipped kernels, which are loaded."""
+    with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(find) as seen:
+        registry.find(problem.op, config.kernel).compile(problem, config)
+        for launch, kernel in seen.launches:
+            if launch.concurrent:
+                cuda.ask_for_shared(kernel)
+        return launches_without_memory(seen)
+    return None
+
+
+def _alike_of(problem: Problem, model: Device, config: Config) -> Sequence[AlikeMs]:
+    """The Ms of a family that a config's shipped binaries are known to launch alike."""
+    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, model.slug)
+    return () if shipped is None else shipped.ranges.get(binaries.range_key(problem, config), ())
 
 
 def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
@@ -123,12 +157,17 @@ def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
     if alike is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED
+    return dataclasses.replace(alike, serves=_serves(problem, model, match.config, rules))
+
+
+def _serves(problem: Problem, model: Device, config: Config, rules: Container[str]) -> Callable[[int], bool]:
+    """Whether a lookup gives a config for another M, by one of some rules."""
 
     def serves(m: int) -> bool:
         found = lookup(problem.with_m(m), model)
-        return found.rule in rules and found.config == match.config
+        return found.rule in rules and found.config == config
 
-    return dataclasses.replace(alike, serves=serves)
+    return serves
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:

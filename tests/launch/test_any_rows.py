@@ -86,8 +86,9 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     assert sum(told["looked"] for told in long.printed["calls"]) == len(set(ms))
     (index,) = path.parent.glob("*.kernels/index.json")
     (alike,) = json.loads(index.read_text())["ranges"].values()
-    apart = {next((each[0] for each in alike if each[0] <= m <= each[1]), -m) for m in ms}
-    assert sum(told["looked"] for told in short.printed["calls"]) == len(apart) < len(set(ms))
+    alone = {m for m in ms if not any(first <= m <= last for first, last, _ in alike)}
+    # All of the family's ranges are prepared at its first call.
+    assert sum(told["looked"] for told in short.printed["calls"]) == len(alone | {middle}) < len(set(ms))
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,35 @@ def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, m
     report = make_stub().run("served.py", "families", str(path), "[100, 96, 90]")
     assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0]
     assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [True, False, True]
+
+
+@pytest.fixture(scope="module")
+def two_ranges(make_stub, make_rows, make_family, tmp_path_factory):
+    """A table of two ranges by two kernels, with their binaries."""
+    low, high = Problem(64, 256, 256), Problem(128, 256, 256)
+    rows = {low: BY_KERNEL["pointer"], high: BY_KERNEL["tma"]}
+    table = replace(make_rows(rows), families=(make_family(64, 128, problem=high),))
+    path = table.write(tmp_path_factory.mktemp("two"))
+    make_stub().run("ship.py", str(path), alone=True)
+    return path
+
+
+def test_the_first_call_of_a_later_range_takes_no_long_way(two_ranges, make_stub):
+    report = make_stub().run("served.py", "families", str(two_ranges), "[50, 100, 90, 60]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 0, 0, 0]
+    assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert_each_call_launched_its_own(report)
+
+
+def test_what_fails_when_it_is_tried_takes_the_long_way(two_ranges, make_stub):
+    report = make_stub().run("served.py", "refused", str(two_ranges), "[50, 100, 90, 60]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0, 0]
+    assert len(report.launches) == 4
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Calls that differ from an earlier one in the rows of their first operand alone: its plan, made for their rows.
 
+The earlier one may be of another range of Ms: its family's launches are prepared at its first call (`plan.Ahead`).
+
 A range of Ms has one config. Where the launches of its Ms are alike, alike.py has found out, by looking at every M, at
 which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned was made ready.
 So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves the rows open,
@@ -9,11 +11,13 @@ a lookup, a number exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
+from tuner.launch.failure import FAILURES
 from tuner.launch.guards import likeness
 from tuner.launch.plan import MOST_KEYS, AlikeMs, LaunchPlan, Recording
 from tuner.launch.step import RecordedLaunch, Step
@@ -23,7 +27,7 @@ MOST_OF_A_KIND = 64
 """Ranges of one kind of call: a ladder has fewer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnyRows:
     """A call that ran, for calls with other numbers of rows.
 
@@ -34,6 +38,8 @@ class AnyRows:
         like: An empty tensor like the result.
         columns: The result's last size.
         guards: The tests of a call's tensors, whose number of rows they leave open, by the other sizes of the first.
+        is_tried: Whether these launches have run: those that were prepared have not.
+        is_bad: Whether they failed when they were tried.
     """
 
     alike: AlikeMs
@@ -42,6 +48,8 @@ class AnyRows:
     like: Tensor
     columns: int
     guards: dict[tuple[int, ...], Callable[..., bool]]
+    is_tried: bool
+    is_bad: bool = False
 
     @staticmethod
     def of(
@@ -50,8 +58,10 @@ class AnyRows:
         seen: Recording,
         launches: Sequence[RecordedLaunch],
         serves: Callable[[int], bool],
-    ) -> AnyRows | None:
-        """Make it of a call that ran; None where other rows are launched otherwise.
+    ) -> list[AnyRows]:
+        """Make it of a call that ran, and of what was prepared for other Ms of its family.
+
+        There is none where other rows are launched otherwise.
 
         Args:
             given: The call's tensors; all but the rows of the first stay the same.
@@ -60,33 +70,60 @@ class AnyRows:
             launches: The same, as `recorded_launches` gives it.
             serves: See `AnyRows`.
         """
-        alike, rows = seen.alike, _as_matrix(given[0])
-        if alike is None or rows is None or len(launches) != len(alike.places):
-            return None
-        if seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
-            return None  # memory for another M, another M's count, and a guard refuses the same tensor twice
-        held = [launch.number(place) for launch, places in zip(launches, alike.places, strict=True) for place in places]
-        if {*held} != {rows.shape[0]}:
-            return None
-        made = [launch.steps(places) for launch, places in zip(launches, alike.places, strict=True)]
-        steps = [each for each in made if each is not None]
-        if len(steps) < len(made):
-            return None
+        rows = _as_matrix(given[0])
+        if rows is None or seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
+            return []  # memory for another M, another M's count, and a guard refuses the same tensor twice
+        known = [] if seen.alike is None else [(seen.alike, launches, rows.shape[0])]
+        if seen.ahead is not None and seen.ahead.own == launches:  # the operands lie as those without memory do
+            others = (each for each in seen.ahead.ranges if seen.alike is None or each[0].first_m != seen.alike.first_m)
+            known += [(alike, prepared, alike.first_m) for alike, prepared in others]
+        if not known:
+            return []
+        like, columns = result.new_empty(0), result.shape[-1]
         guards = {rows.shape[1:]: likeness((rows, *given[1:]), None, any_rows=True)}
-        return AnyRows(alike, serves, steps, result.new_empty(0), result.shape[-1], guards)
+        return [
+            AnyRows(alike, serves, steps, like, columns, guards, is_tried=each is launches)
+            for alike, each, m in known
+            if (steps := _steps(each, alike, m)) is not None
+        ]
 
     def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
         """The plan of a call with another number of rows; None where this does not serve it."""
         a = given[0]
         m = a.numel() // a.shape[-1]
-        if not self.alike.first_m <= m <= self.alike.last_m:
+        if self.is_bad or not self.alike.first_m <= m <= self.alike.last_m:
             return None
         guard = self._guard(given)
         if guard is None or not (guard(*given) and self.alike.serves(m) and self.serves(m)):
             return None
         plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self.steps], ())
         allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
-        return bind(plan, allocate, lambda a, *rest: a.shape[0] == first and guard(a, *rest), lambda _addresses: True)
+        bound = bind(plan, allocate, lambda a, *rest: a.shape[0] == first and guard(a, *rest), lambda _addresses: True)
+        if self.is_tried:
+            return bound
+        run_two, run_new = self._trying(bound.run_two), self._trying(bound.run_new)
+        return replace(bound, run_two=run_two, run_new=run_new, is_tried=False)
+
+    def _trying(self, run: Callable[..., Tensor]) -> Callable[..., Tensor | None]:
+        """The same, but None where a launch fails: the long way then finds another config."""
+
+        def tried(*given: Any) -> Tensor | None:
+            try:
+                result = run(*given)
+            except FAILURES:
+                self.is_bad = True
+                return None
+            self.is_tried = True
+            return result
+
+        return tried
+
+    def serves_like(self, other: AnyRows, given: Sequence[Tensor]) -> bool:
+        """Whether it serves the same Ms of such calls as another."""
+        if self.is_bad or (self.alike.first_m, self.alike.last_m) != (other.alike.first_m, other.alike.last_m):
+            return False
+        guard = self._guard(given)
+        return guard is not None and guard(*given)
 
     def _guard(self, given: Sequence[Tensor]) -> Callable[..., bool] | None:
         """The test of calls whose first tensor has these sizes, but for the first of them."""
@@ -100,6 +137,18 @@ class AnyRows:
         if len(self.guards) >= MOST_OF_A_KIND:
             return likeness(given, None, any_rows=True)
         return self.guards.setdefault(a.shape[1:], likeness(given, None, any_rows=True))
+
+
+def _steps(launches: Sequence[RecordedLaunch], alike: AlikeMs, m: int) -> list[Callable[[int], Step]] | None:
+    """Of the launches of an M what makes the step for another; None where M does not stand at the places said."""
+    if len(launches) != len(alike.places):
+        return None
+    by_launch = [*zip(launches, alike.places, strict=True)]
+    if {launch.number(place) for launch, places in by_launch for place in places} != {m}:
+        return None
+    made = [launch.steps(places) for launch, places in by_launch]
+    steps = [each for each in made if each is not None]
+    return steps if len(steps) == len(made) else None
 
 
 class AnyRowsCache:
@@ -128,7 +177,10 @@ class AnyRowsCache:
         kind = _kind(given, addresses, options)
         if len(self._by_kind) >= MOST_KEYS:
             self._by_kind.clear()
-        self._by_kind[kind] = (made, *self._by_kind.get(kind, ())[: MOST_OF_A_KIND - 1])
+        known = self._by_kind.get(kind, ())
+        if any(each.serves_like(made, given) for each in known):
+            return
+        self._by_kind[kind] = (made, *known[: MOST_OF_A_KIND - 1])
         # `use` changes the resolver, then clears: whichever thread comes second removes what must not stay.
         if lookup.resolver() is not sources:
             self._by_kind.pop(kind, None)

@@ -24,16 +24,19 @@ class BoundPlan:
     Attributes:
         matches: Whether the plan serves a call's tensors, given in order, under the key that it was stored by.
         no_overlap: Whether the output, whose address comes first, shares no memory with an operand.
-        run_two: Returns the result in new memory, from the addresses of two operands.
-        run_new: Returns the result in new memory, from any number of addresses.
+        run_two: Returns the result in new memory, from the addresses of two operands; None where it failed to launch
+            what had never run.
+        run_new: Likewise, from any number of addresses.
         run_into: Writes the output, whose address comes first.
+        is_tried: Whether its launches have run, so that it may be kept.
     """
 
     matches: Callable[..., bool]
     no_overlap: Callable[[Addresses], bool]
-    run_two: Callable[[int, int], Tensor]
-    run_new: Callable[[Addresses], Tensor]
+    run_two: Callable[[int, int], Tensor | None]
+    run_new: Callable[[Addresses], Tensor | None]
     run_into: Callable[[Addresses], None]
+    is_tried: bool = True
 
 
 def bind(

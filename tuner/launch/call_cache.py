@@ -149,7 +149,7 @@ class CallCache:
                 return bound
         sources = lookup.resolver()
         made = self._any_rows.plan(given, addresses, options)
-        if made is not None:
+        if made is not None and made.is_tried:
             self.plans.add(key, made, sources)
             self.plans.add_address(made, key, at)
         return made
@@ -200,8 +200,7 @@ class CallCache:
         matches = likeness(given, precision)
         self.plans.add(key, bind(plan, allocator(result), matches, overlap_check(read, out)), sources)
         if serves_rows is not None and out is None and precision is None:
-            made = AnyRows.of(given, result, seen, launches, serves_rows)
-            if made is not None:
+            for made in AnyRows.of(given, result, seen, launches, serves_rows):
                 self._any_rows.add(made, given, starts, options, sources)
 
 

@@ -56,6 +56,19 @@ class AlikeMs:
     serves: Callable[[int], bool] = lambda _m: True
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What operands without memory would launch, by kernels that are loaded.
+
+    Attributes:
+        own: What they would for the call's own problem and config.
+        ranges: What they would for other Ms, each for all that are launched alike.
+    """
+
+    own: Sequence[RecordedLaunch]
+    ranges: Sequence[tuple[AlikeMs, Sequence[RecordedLaunch]]]
+
+
 @dataclass(slots=True)
 class Recording:
     """What one call launched, in order.
@@ -66,6 +79,8 @@ class Recording:
         temporaries: The memory that the launches needed besides their operands.
         count: Counts such a call, where calls are counted.
         alike: Other Ms whose launches are known to be like these, where binaries say so.
+        ahead: The launches of the family's other Ms, where they were prepared.
+        operands: The operands without memory, where they were made for what was recorded.
     """
 
     find: Callable[[Any], Any] | None = None
@@ -73,6 +88,8 @@ class Recording:
     temporaries: list[Temporary] = field(default_factory=list)
     count: Callable[[], Any] | None = None
     alike: AlikeMs | None = None
+    ahead: Ahead | None = None
+    operands: Any = None
 
     def forget(self) -> None:
         """Drop everything, because a launch failed."""
@@ -145,6 +162,28 @@ def recorded_launches(seen: Recording, addresses: Sequence[int | None]) -> list[
     launches = [recorded_launch(launch, kernel, memory) for launch, kernel in seen.launches]
     known = [each for each in launches if each is not None]
     return known if len(known) == len(launches) else None
+
+
+def launches_without_memory(seen: Recording) -> list[RecordedLaunch] | None:
+    """The launches of operands without memory; None where addresses are not enough to repeat them.
+
+    A later call gives the addresses of the result, of A, of B and of a bias, if there is one.
+    """
+    operands = seen.operands
+    if operands is None or seen.temporaries or not seen.launches or any(kernel is None for _, kernel in seen.launches):
+        return None
+    given = [each for each in (operands.out, operands.a, operands.b, operands.bias) if each is not None]
+    memory = [Address(_address_without_memory(each), 1, slot) for slot, each in enumerate(given)]
+    launches = [recorded_launch(launch, kernel, memory, _address_without_memory) for launch, kernel in seen.launches]
+    known = [each for each in launches if each is not None]
+    return known if len(known) == len(launches) else None
+
+
+def _address_without_memory(tensor: Any) -> int:
+    """A number that tells apart where tensors of the device "meta" begin."""
+    storage: int = tensor.untyped_storage()._cdata
+    within: int = tensor.storage_offset() * tensor.element_size()
+    return (storage << 32) + within
 
 
 def make_plan(seen: Recording, launches: Sequence[RecordedLaunch], index: int) -> LaunchPlan:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from tuner.launch import compat, cuda
 from tuner.launch.bounded_cache import BoundedCache
 from tuner.launch.packed import STREAM_AT, Frame, Packer, packer_of
@@ -117,17 +119,20 @@ class RecordedLaunch:
         return found if isinstance(found, int) else None
 
 
-def recorded_launch(launch: Any, kernel: Any, memory: Sequence[Address]) -> RecordedLaunch | None:
+def recorded_launch(
+    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = torch.Tensor.data_ptr
+) -> RecordedLaunch | None:
     """Describe a launch that ran; None where an argument is neither a number nor within `memory`.
 
     Args:
         launch: A `tuner.launch.launch.Launch`.
         kernel: The CompiledKernel that it launched.
         memory: The memory whose addresses later calls will give.
+        address_of: What gives a tensor's address in the recorded launch.
     """
     if not isinstance(kernel, compat.CompiledKernel) or launch.function.pre_run_hooks:
         return None
-    given = [_classified(argument, memory) for argument in launch.arguments]
+    given = [_classified(argument, memory, address_of) for argument in launch.arguments]
     if any(argument is _UNSUPPORTED for argument in given):
         return None
     names = [parameter.name for parameter in launch.function.params]
@@ -137,16 +142,16 @@ def recorded_launch(launch: Any, kernel: Any, memory: Sequence[Address]) -> Reco
     return RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], given)
 
 
-def _classified(argument: Any, memory: Sequence[Address]) -> Any:
+def _classified(argument: Any, memory: Sequence[Address], address_of: Callable[[Any], int]) -> Any:
     if argument is None or isinstance(argument, (int, float)):
         return argument
     if hasattr(argument, "block_shape"):  # a TensorDescriptor, Triton's or Gluon's
-        place = _classified(argument.base, memory)
+        place = _classified(argument.base, memory, address_of)
         rest = {name: getattr(argument, name) for name in argument.__dataclass_fields__ if name != "base"}
         return _DescriptorArgument(place, rest) if isinstance(place, _AddressArgument) else _UNSUPPORTED
     if not hasattr(argument, "data_ptr"):
         return _UNSUPPORTED
-    at = argument.data_ptr()
+    at = address_of(argument)
     found = [each for each in memory if each.start <= at < each.start + each.length]
     return _AddressArgument(found[0].slot, at - found[0].start) if len(found) == 1 else _UNSUPPORTED
 

@@ -79,6 +79,14 @@ def families() -> None:
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
 
 
+def refused() -> None:
+    """By a table's ranges; the device refuses the first launch after that of the first M."""
+    tuner.use(sys.argv[2])
+    for m in json.loads(sys.argv[3]):
+        call(stub_matmul.half(m, 256), stub_matmul.half(256, 256))
+        os.environ["CUDA_STUB_REFUSED"] = "1"
+
+
 def any_rows() -> None:
     """By a table's ranges, calls of several kinds at one M and then at others; each kind has its own plans."""
     tuner.use(sys.argv[2])
@@ -397,7 +405,7 @@ def failing_default() -> None:
             told.append({"raised": type(e).__name__})
 
 
-if sys.argv[1] not in ("specialized", "families", "any_rows"):
+if sys.argv[1] not in ("specialized", "families", "refused", "any_rows"):
     without("warp_specialized")
 globals()[sys.argv[1]]()
 stub_driver.tell(

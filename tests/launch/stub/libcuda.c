@@ -268,6 +268,13 @@ static void log_launch(const CUlaunchConfig *config, const Function *function, v
   fclose(log);
 }
 
+/* As many launches as $CUDA_STUB_REFUSED says are refused, the first after it was set. */
+static int is_refused(void) {
+  static int refused;
+  const char *most = getenv("CUDA_STUB_REFUSED");
+  return most && refused++ < atoi(most);
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void **params, void **extra) {
   Function *function = (Function *)handle;
   unsigned limit = function->dynamic_shared ? function->dynamic_shared : 49152;
@@ -276,7 +283,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void 
     return CUDA_ERROR_INVALID_CONTEXT;
   if (config->gridDimX == 0 || config->gridDimY == 0 || config->gridDimZ == 0 || config->gridDimY > 65535 ||
       config->gridDimZ > 65535 || config->blockDimX * config->blockDimY * config->blockDimZ > MAX_THREADS ||
-      config->sharedMemBytes > limit)
+      config->sharedMemBytes > limit || is_refused())
     return CUDA_ERROR_INVALID_VALUE;
   log_launch(config, function, params);
   return CUDA_SUCCESS;
