@@ -1,11 +1,9 @@
 """Calls that differ from an earlier one in the rows of their first operand alone: its plan, made for their rows.
 
-The earlier one may be of another range of Ms: its family's launches are prepared at its first call (`plan.Ahead`).
-
 A range of Ms has one config. Where the launches of its Ms are alike, alike.py has found out, by looking at every M, at
 which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned was made ready.
 So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves the rows open,
-a lookup, a number exchanged.
+a lookup, a number exchanged. The first call of a tuned family prepares the launches of its other ranges (`plan.Ahead`).
 """
 
 from __future__ import annotations
