@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-
-import torch
 
 from tuner.launch import compat, cuda
 from tuner.launch.bounded_cache import BoundedCache
@@ -27,6 +26,7 @@ Place = tuple[int, ...]
 MOST_DESCRIPTORS = 256
 """Encoded descriptors of one argument, 128 B each. An allocator reuses few addresses."""
 _UNSUPPORTED = object()
+_own_address: Callable[[Any], int] = operator.methodcaller("data_ptr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RecordedLaunch:
 
 
 def recorded_launch(
-    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = torch.Tensor.data_ptr
+    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = _own_address
 ) -> RecordedLaunch | None:
     """Describe a launch that ran; None where an argument is neither a number nor within `memory`.
 
