@@ -101,9 +101,11 @@ def _prepare(problem: Problem, model: Device, index: int | None, match: Match, m
     family = (problem.family, model.slug, index)
     if match.rule not in ("exact", "family"):
         return
+    # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
+    is_first = family not in _families or (problem, model.slug, match.config) not in _launched
     if family not in _families:
         _families[family] = [*_ranges_of(problem, model, match, made)]
-    if _families[family] and (own := _without_memory(problem, match.config, made.find)) is not None:
+    if is_first and _families[family] and (own := _without_memory(problem, match.config, made.find)) is not None:
         made.ahead = Ahead(own, _families[family])
 
 
