@@ -75,7 +75,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
 
 def _launch_by_kernels(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording:
     """Launch by the host code of kernels."""
-    with recorded(_shipped(problem.op, model, index)) as recording:
+    with devices.expected(model), recorded(_shipped(problem.op, model, index)) as recording:
         if _torch_serves and _compute_as_before(operands, problem, model):
             return recording
         while True:

@@ -76,7 +76,7 @@ def launch_address(param: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kernel", [each if each == "tma" else pytest.param(each, marks=pytest.mark.long) for each in BY_KERNEL]
+    "kernel", [each if each == "warp_specialized" else pytest.param(each, marks=pytest.mark.long) for each in BY_KERNEL]
 )
 def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship, make_stub):
     first, last = MS.get(kernel, (65, 256))

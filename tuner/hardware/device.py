@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -199,10 +201,30 @@ def current(index: int | None = None) -> Device:
     return from_properties(torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index))
 
 
-@functools.cache
+_expected: ContextVar[int] = ContextVar("multiprocessors", default=1)
+
+
 def multiprocessors(index: int | None) -> int:
-    """Multiprocessors of CUDA device `index`; without an index 1, which the interpreter and a compile make do with."""
-    return 1 if index is None else current(index).sm_count
+    """Multiprocessors of CUDA device `index`; without an index those of the device that is `expected`.
+
+    Where none is, 1, which the interpreter and a compile make do with.
+    """
+    return _expected.get() if index is None else _multiprocessors(index)
+
+
+@functools.cache
+def _multiprocessors(index: int) -> int:
+    return current(index).sm_count
+
+
+@contextmanager
+def expected(device: Device) -> Iterator[None]:
+    """Have launches of tensors without memory be those of a device inside the block."""
+    before = _expected.set(device.sm_count)
+    try:
+        yield
+    finally:
+        _expected.reset(before)
 
 
 def triton_version() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner import files
 from tuner.errors import KernelError, TableError, in_short
+from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -87,7 +88,9 @@ def write(table: Table, directory: Path) -> Written:
             failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
-    folder, ranges_alike = directory / folder_name(table.op, table.device.slug), _ranges_alike(table, ranges, made)
+    folder = directory / folder_name(table.op, table.device.slug)
+    with devices.expected(table.device):  # which decides how many programs a persistent kernel has
+        ranges_alike = _ranges_alike(table, ranges, made)
     found = write_entries(folder, made, *triton_and_target(), ranges_alike)
     return replace(found, failed=tuple(failed))
 
