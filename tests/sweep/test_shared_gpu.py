@@ -89,12 +89,15 @@ def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_distur
     ended = shared.sweep(
         shared.problem("a", "good,late", until="c launch", configs=1),
         shared.problem("b", "good,slow"),
-        shared.problem("c", "good,late", until="a vendor", configs=4, sleep_ms=50),
+        shared.problem("c", "good,late", until="a vendor", configs=4, sleep_ms=100),
     )
     assert all(each.winner for each in ended.values())
     assert shared.during("a", "launch") == {"a", "b", "c"}
     assert len(shared.pids("a") | shared.pids("b")) == 2
     assert shared.pids("c") == shared.pids("b")
+    launches = [use.problem for use in shared.uses if use.what == "launch"]
+    before_a_ended = launches[: len(launches) - launches[::-1].index("a")]
+    assert 0 < before_a_ended.count("c") < 8, "the older problem has the next turn, though c has more to measure"
     for name in "abc":
         assert shared.during(name, "finals", "vendor") == {name}
     assert ended["a"].phases_s.keys() == {"set up", "search", "compile", "turn", "finals"}
@@ -125,14 +128,30 @@ def test_a_worker_beside_another_opens_the_device_when_it_is_told(faulty):
     beside.kill()
 
 
+class Order(Observer):
+    """Notes which problems begin and end."""
+
+    def __init__(self):
+        self.told = []
+
+    def problem_started(self, job, gpu):
+        self.told.append(("started", dict(job.problem.extras)["name"]))
+
+    def problem_ended(self, report):
+        self.told.append(("ended", dict(report.problem.extras)["name"]))
+
+
 def test_a_large_problem_works_alone(shared):
+    order = Order()
     ended = shared.sweep(
         shared.problem("a", "good,late", until="large inputs", configs=1),
         shared.problem("large", "good,late", until="b launch", limit_s=2, large=1),
         shared.problem("b"),
+        observer=order,
     )
     assert all(each.winner for each in ended.values())
     assert shared.during("large", "launch", "vendor") == {"large"}
+    assert order.told.index(("ended", "large")) < order.told.index(("started", "b"))
     assert max(use.ended for use in shared.uses if use.problem == "a") < min(
         use.begun for use in shared.uses if use.problem == "large" and use.what == "launch"
     )
