@@ -105,7 +105,7 @@ def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_distur
     assert list(asked["c", "late"]) == [Urgency.NEXT, Urgency.BESIDE, Urgency.NOW], "it is the first once a has ended"
 
 
-@pytest.mark.parametrize("dying", ["ab", "ba"])
+@pytest.mark.parametrize("dying", [pytest.param("ab", marks=pytest.mark.long), "ba"])
 def test_a_worker_that_dies_harms_its_own_problem_alone(shared, dying):
     deadly, healthy = dying
     behaviours = {"a": "good,late", "b": "good,slow"}
@@ -157,7 +157,7 @@ def test_a_large_problem_works_alone(shared):
     )
 
 
-@pytest.mark.parametrize("greedy", ["inputs", "launch", "finals"])
+@pytest.mark.parametrize("greedy", ["inputs", "launch", pytest.param("finals", marks=pytest.mark.long)])
 def test_what_runs_out_of_memory_beside_another_problem_is_done_again_alone(shared, greedy):
     ended = shared.sweep(
         shared.problem("a", "good,late", until=f"b {greedy}", configs=1), shared.problem("b", greedy=greedy)
@@ -167,6 +167,7 @@ def test_what_runs_out_of_memory_beside_another_problem_is_done_again_alone(shar
     assert ended["b"].measured == 2
 
 
+@pytest.mark.long
 def test_a_gpu_that_only_one_worker_can_open_is_tuned_by_that_one(shared, monkeypatch):
     from faulty_kernels import serve_alone
 
