@@ -1,14 +1,9 @@
-"""What is applied to a sum before it is stored, in Triton for the kernels and in torch for their references."""
+"""What is applied to a sum before it is stored; activations.py has it in torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import triton
 import triton.language as tl
-
-if TYPE_CHECKING:
-    import torch
 
 
 @triton.jit
@@ -86,26 +81,3 @@ def finish(  # noqa: ANN201, PLR0917
     if ACTIVATION != "none":
         values = activate(values, ACTIVATION)
     return saturate(values, out_dtype).to(out_dtype)
-
-
-def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
-    """Apply the activation in torch, in the tensor's own dtype."""
-    from torch.nn import functional
-
-    if activation == "relu":
-        return functional.relu(x)
-    if activation == "leaky_relu":
-        return functional.leaky_relu(x, 0.01)
-    if activation == "gelu":
-        return functional.gelu(x, approximate="tanh")
-    return functional.silu(x) if activation == "silu" else x
-
-
-def saturated(x: torch.Tensor, out_dtype: str) -> torch.Tensor:
-    """Clamp in torch to the range of `out_dtype` if that is an 8-bit float."""
-    import torch
-
-    if not out_dtype.startswith("float8"):
-        return x
-    limit = torch.finfo(getattr(torch, out_dtype)).max
-    return x.clamp(-limit, limit)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tuner.kernel.config import Config
-from tuner.kernels.base.epilogue import saturated
+from tuner.kernels.base.activations import saturated
 from tuner.problem import Problem, dtype
 
 _CAST_WRONG = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tuner.kernels.base.epilogue import activated, saturated
+from tuner.kernels.base.activations import activated, saturated
 from tuner.kernels.base.operands import SCALE_GROUP, Operands
 from tuner.problem import Problem, dtype
 

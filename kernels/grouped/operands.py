@@ -12,7 +12,7 @@ import torch
 
 from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.kernels.base.numerics import reference as matrix_reference
 from tuner.kernels.base.operands import Operands, Values, Written, bias_dtype, count_of, guarded, shift_of
 from tuner.kernels.batched.operands import stacked

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from triton import knobs
 
 from tuner.errors import InputError, ProblemError
+from tuner.hardware import triton_settings
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.base.sharing import overlaps_itself, share_memory
 from tuner.kernels.gemm.pointer.space import DTYPES, outputs
@@ -146,7 +146,7 @@ def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
 
 def has_kernels(device: torch.device) -> bool:
     """Whether kernels run on a device: a GPU, or the CPU under Triton's interpreter."""
-    return device.type == "cuda" or (device.type == "cpu" and bool(knobs.runtime.interpret))
+    return device.type == "cuda" or (device.type == "cpu" and triton_settings.interprets())
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:

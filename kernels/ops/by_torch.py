@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.base.epilogue import saturated
+from tuner.kernels.base.activations import saturated
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm import vendor as gemm
 from tuner.kernels.grouped import operands as grouped

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from triton import knobs
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
+from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.base.epilogue import activated, saturated
-from tuner.kernels.ops import by_torch, untuned
+from tuner.kernels.base.activations import activated, saturated
+from tuner.kernels.ops import by_torch, ready, untuned
+from tuner.kernels.ops.ready import serves
 from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
-from tuner.launch.failure import FAILURES, is_no_fault
+from tuner.launch.failure import failures, is_no_fault
 from tuner.launch.launch import Launch
-from tuner.launch.plan import Ahead, AlikeMs, Recording, launches_without_memory, recorded
+from tuner.launch.plan import (
+    Ahead,
+    AlikeMs,
+    Recording,
+    launches_without_memory,
+    recorded,
+)
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
 from tuner.lookup.decision import TUNED, Match
@@ -58,9 +65,17 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     index = device.index if device.type == "cuda" else None
     model = device_of(index)
     match = lookup(problem, model)
+    strict.is_on()  # it raises where nobody can say
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-    with guard, recorded(_shipped(problem.op, model, index)) as recording:
+    with guard:
+        made = ready.launch(operands, problem, model, index, match)
+        return made or _launch_by_kernels(operands, problem, model, index, match)
+
+
+def _launch_by_kernels(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording:
+    """Launch by the host code of kernels."""
+    with recorded(_shipped(problem.op, model, index)) as recording:
         if _torch_serves and _compute_as_before(operands, problem, model):
             return recording
         while True:
@@ -70,7 +85,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
                 recording.forget()
                 _compute_by_torch(operands, problem, model, match)
                 return recording
-            except FAILURES as e:
+            except failures() as e:
                 if (problem, model.slug, match.config) in _launched or is_no_fault(e):
                     raise
                 recording.forget()
@@ -99,7 +114,7 @@ def _prepare(problem: Problem, model: Device, index: int | None, match: Match, m
         untuned.prepare(problem, model, index, match.config, made)
         return
     family = (problem.family, model.slug, index)
-    if match.rule not in ("exact", "family"):
+    if match.rule not in ready.MEASURED:
         return
     # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
     is_first = family not in _families or (problem, model.slug, match.config) not in _launched
@@ -123,13 +138,13 @@ def _ranges_of(
         for alike in () if row.config in seen else _alike_of(row.problem, model, row.config):
             launches = _without_memory(row.problem.with_m(alike.first_m), row.config, made.find)
             if launches is not None:
-                yield dataclasses.replace(alike, serves=_serves(row.problem, model, row.config, TUNED)), launches
+                yield replace(alike, serves=serves(row.problem, model, row.config, TUNED)), launches
         seen.add(row.config)
 
 
 def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[RecordedLaunch] | None:
     """What operands without memory launch by shipped kernels, which are loaded."""
-    with contextlib.suppress(KernelError, NotImplementedError, *FAILURES), recorded(find) as seen:
+    with contextlib.suppress(KernelError, NotImplementedError, *failures()), recorded(find) as seen:
         registry.find(problem.op, config.kernel).compile(problem, config)
         for launch, kernel in seen.launches:
             if launch.concurrent:
@@ -159,24 +174,14 @@ def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
     if alike is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED
-    return dataclasses.replace(alike, serves=_serves(problem, model, match.config, rules))
-
-
-def _serves(problem: Problem, model: Device, config: Config, rules: Container[str]) -> Callable[[int], bool]:
-    """Whether a lookup gives a config for another M, by one of some rules."""
-
-    def serves(m: int) -> bool:
-        found = lookup(problem.with_m(m), model)
-        return found.rule in rules and found.config == config
-
-    return serves
+    return replace(alike, serves=serves(problem, model, match.config, rules))
 
 
 def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
     """The function that finds a launch's shipped kernel, or None if Triton makes all of them."""
     if model.is_interpreter:
         return None
-    is_strict, by_triton = strict.is_on(), knobs.runtime.debug or knobs.compilation.instrumentation_mode
+    is_strict, by_triton = strict.is_on(), triton_settings.is_instrumented()
     shipped = None if by_triton else binaries.shipped_binaries(op, model.slug)
     if shipped is None and not is_strict:
         return None

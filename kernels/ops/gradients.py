@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast
 from tuner.launch import compat
 from tuner.problem import dtype as dtypes

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, gradients
 from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Options
 from tuner.problem import dtype as dtypes

@@ -12,7 +12,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch import compile_threads
 from tuner.launch.alike import alike_ms
-from tuner.launch.failure import FAILURES
+from tuner.launch.failure import failures
 from tuner.launch.launch import Launch
 from tuner.launch.plan import AlikeMs, Recording, recorded
 from tuner.lookup import strict
@@ -69,7 +69,7 @@ def _missing(
     """One launch for each binary that a family's Ms need and that does not ship; those that ship are loaded."""
     seen: set[tuple[Any, str]] = set()
     for ms, match in answers:
-        with contextlib.suppress(KernelError, NotImplementedError, *FAILURES):
+        with contextlib.suppress(KernelError, NotImplementedError, *failures()):
             found = alike_ms(problem, match.config, ms[0], ms[-1])
             _alike.setdefault((problem.family, model.slug, match.config), []).extend(found)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
@@ -82,6 +82,6 @@ def _missing(
 
 def _compiled_for(problem: Problem, config: Config, find: Callable[[Launch], Any] | None) -> list[tuple[Launch, Any]]:
     """What a config launches for a problem's operands, each with its shipped binary or None; nothing is compiled."""
-    with recorded(find or (lambda _: None)) as seen, contextlib.suppress(KernelError, NotImplementedError, *FAILURES):
+    with recorded(find or (lambda _: None)) as seen, contextlib.suppress(KernelError, NotImplementedError, *failures()):
         registry.find(problem.op, config.kernel).compile(problem, config)
     return seen.launches

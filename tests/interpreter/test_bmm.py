@@ -10,7 +10,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernels import bmm
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.kernels.base.numerics import tolerance
 from tuner.kernels.batched.operands import placement
 from tuner.problem.dtype import name_of

@@ -13,7 +13,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels import grouped_mm
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.kernels.base.numerics import tolerance
 from tuner.kernels.grouped.jit import write_row
 from tuner.kernels.grouped.operands import GroupedOperands, ragged_ends

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 from tuner import Problem
 from tuner.kernels import matmul
-from tuner.kernels.base.epilogue import activated, saturated
+from tuner.kernels.base.activations import activated, saturated
 from tuner.kernels.base.numerics import tolerance
 from tuner.launch.torch_precision import torch_precision
 from tuner.problem.dtype import name_of

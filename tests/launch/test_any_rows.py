@@ -1,4 +1,4 @@
-"""A new M of a range whose binaries ship is launched by an earlier M's plan: as the long way would launch it."""
+"""A new M of a range whose binaries ship is launched as the long way would: ready, or by an earlier M's plan."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ MS = {"swap_ab": (2, 64), "gemv": (2, 4), "cluster_k": (17, 64), "any_width": (1
 
 @pytest.fixture(scope="module")
 def ship(make_stub, make_rows, make_family, tmp_path_factory):
-    """Ships a family's table of one range, by one kernel; and a copy whose index says nothing of ranges."""
+    """Ships a family's table of one range, by one kernel, and copies whose index says less.
 
-    def ship(*problems: Problem, config: Config, first: int = 65) -> tuple[Path, Path]:
+    One says nothing of what the range launches, as version 1 of the format did; the other nothing of the range.
+    """
+
+    def ship(*problems: Problem, config: Config, first: int = 65) -> tuple[Path, Path, Path]:
         folder = tmp_path_factory.mktemp("ranges")
         families = tuple(make_family(each.m, first=first, problem=each) for each in problems)
         path = replace(make_rows(dict.fromkeys(problems, config)), families=families).write(folder)
         assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
-        other = tmp_path_factory.mktemp("plain") / "tables"
-        shutil.copytree(folder, other)
-        edit_ranges(other, lambda _: {})
-        return path, other / path.name
+        others = [tmp_path_factory.mktemp("less") / "tables" for _ in range(2)]
+        for other, edited in zip(others, (without_launches, lambda _: {}), strict=True):
+            shutil.copytree(folder, other)
+            edit_ranges(other, edited)
+        return path, *(other / path.name for other in others)
 
     return ship
 
@@ -46,6 +50,10 @@ def edit_ranges(folder: Path, edited) -> None:
     (index,) = folder.glob("*.kernels/index.json")
     document = json.loads(index.read_text())
     index.write_text(json.dumps({**document, "ranges": edited(document["ranges"])}))
+
+
+def without_launches(ranges):
+    return {key: [each[:3] for each in every] for key, every in ranges.items()}
 
 
 def without_addresses(launch):
@@ -74,29 +82,113 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     first, last = MS.get(kernel, (65, 256))
     problem = Problem(last, 256, 512, layout="nt")
     config = BY_KERNEL[kernel] or registry.find("matmul", kernel).default_config(problem, KNOWN["sm_90"])
-    path, plain = ship(problem, config=config, first=first)
+    paths = ship(problem, config=config, first=first)
     middle = (first + last) // 2
     ms = [middle, *range(first, last, 1 if last < 16 else 7), last, middle, first, last, last, middle]
     arguments = (json.dumps(ms), "nt", "512")
-    short, long = (make_stub().run("served.py", "families", str(each), *arguments) for each in (path, plain))
-    assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
-    assert_each_call_launched_its_own(short)
-    assert short.printed["compiled"] == long.printed["compiled"] == 0
+    ready, short, long = (make_stub().run("served.py", "families", str(each), *arguments) for each in paths)
+    for report in (ready, short):
+        assert [*map(without_addresses, report.launches)] == [*map(without_addresses, long.launches)]
+        assert_each_call_launched_its_own(report)
+        assert report.printed["compiled"] == long.printed["compiled"] == 0
     assert "no tuned config" not in long.stderr
     assert sum(told["looked"] for told in long.printed["calls"]) == len(set(ms))
-    (index,) = path.parent.glob("*.kernels/index.json")
-    (alike,) = json.loads(index.read_text())["ranges"].values()
-    alone = {m for m in ms if not any(first <= m <= last for first, last, _ in alike)}
     # All of the family's ranges are prepared at its first call.
-    assert sum(told["looked"] for told in short.printed["calls"]) == len(alone | {middle}) < len(set(ms))
+    assert [told["looked"] for told in short.printed["calls"]] == [1] + [0] * (len(ms) - 1)
+    assert not any(told["looked"] for told in ready.printed["calls"])
+
+
+def test_what_ships_ready_is_launched_where_there_is_no_triton(ship, make_stub):
+    plain, with_bias = (Problem(128, 256, 512, layout="nt", epilogue=epilogue) for epilogue in ("none", "bias"))
+    path, *_ = ship(plain, with_bias, config=BY_KERNEL["tma"])
+    report = make_stub().run("without_triton.py", str(path), "[128, 70, 65, 70]", alone=True)
+    assert "no tuned config" not in report.stderr
+    assert {launch.stream for launch in report.launches} == {report.printed["stream"]}
+    assert_each_call_launched_its_own(report)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"sources": "of other kernels"},
+        *(pytest.param(each, marks=pytest.mark.long) for each in ({"sources": ""}, {"target": ["cuda", 100, 32]})),
+    ],
+    ids=str,
+)
+def test_what_other_kernels_or_another_gpu_launch_is_not_used(edited, ship, make_stub):
+    path, *_ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    (index,) = path.parent.glob("*.kernels/index.json")
+    index.write_text(json.dumps({**json.loads(index.read_text()), **edited}))
+    report = make_stub().run("served.py", "families", str(path), "[100]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1]
+
+
+def damaged(launches, **changed):
+    return {**launches, "launches": [{**each, **changed} for each in launches["launches"]]}
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda launches: damaged(launches, arguments=["no number"]),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (
+                lambda launches: damaged(launches, arguments=[["descriptor", 0, 0, {"shape": [1]}]]),
+                lambda launches: damaged(launches, arguments=[]),
+                lambda launches: damaged(launches, kernel="none"),
+                lambda launches: damaged(launches, grid=["x"]),
+                lambda launches: {**launches, "launches": launches["launches"] * 2},
+                lambda launches: {**launches, "operands": launches["operands"][:2]},
+                lambda launches: {**launches, "operands": [[[1, 256], "float16"]] * 3},
+                lambda _: {},
+                lambda _: [1],
+            )
+        ),
+    ],
+)
+def test_launches_that_do_not_fit_are_not_used(edited, ship, make_stub):
+    path, *_ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    edit_ranges(path.parent, lambda ranges: {k: [[*e[:3], edited(e[3])] for e in every] for k, every in ranges.items()})
+    report = make_stub().run("served.py", "families", str(path), "[100]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1]
+    assert_each_call_launched_its_own(report)
+
+
+def test_a_stale_row_is_not_used_though_its_launches_ship(make_stub, make_rows, make_family, tmp_path):
+    problem = Problem(128, 256, 256)
+    table = make_rows({problem: BY_KERNEL["tma"]})
+    rows = tuple(replace(row, kernel_version=row.kernel_version + 1) for row in table.rows)
+    path = replace(table, rows=rows, families=(make_family(128, first=65, problem=problem),)).write(tmp_path)
+    make_stub().run("ship.py", str(path), alone=True)
+    report = make_stub().run("served.py", "families", str(path), "[100, 128]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1, 1]
+    assert "stale" in report.stderr
+
+
+def test_a_binary_that_was_changed_is_not_launched(ship, make_stub):
+    path, *_ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    for cubin in path.parent.glob("*.kernels/*.cubin"):
+        cubin.write_bytes(cubin.read_bytes()[:-1])
+    report = make_stub().run("served.py", "families", str(path), "[100]")
+    assert [told["looked"] for told in report.printed["calls"]] == [1]
+    assert report.printed["compiled"] == 1
+    assert report.stderr.count("was changed") == 1
+
+
+def test_what_the_device_refuses_takes_the_long_way(ship, make_stub):
+    path, *_ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    report = make_stub().run("served.py", "families", str(path), "[100, 90]", CUDA_STUB_REFUSED="1")
+    assert report.printed["calls"][0]["looked"] == 1
+    assert_each_call_launched_its_own(report)
 
 
 @pytest.fixture(scope="module")
 def kinds(ship, make_stub):
     problem, config = Problem(128, 256, 256), BY_KERNEL["tma"]
     with_bias = Problem(128, 256, 256, epilogue="bias")
-    path, plain = ship(problem, with_bias, config=config)
-    return [make_stub().run("served.py", "any_rows", str(each), "[96, 80, 128, 66]") for each in (path, plain)]
+    paths = ship(problem, with_bias, config=config)
+    return [make_stub().run("served.py", "any_rows", str(each), "[96, 80, 128, 66]") for each in paths]
 
 
 def looked(report, kind: str) -> list[int]:
@@ -104,32 +196,37 @@ def looked(report, kind: str) -> list[int]:
 
 
 def test_what_other_rows_do_not_change_is_served_by_an_earlier_plan(kinds):
-    short, long = kinds
+    ready, short, long = kinds
     for kind in ("matrix", "rows of one", "one of rows", "bias", "afresh"):
         # What has three dimensions shares its kind with the matrix only where its plan was made.
         assert sum(looked(short, kind)) <= 1, kind
         assert sum(looked(long, kind)) == 4, kind
     assert looked(short, "matrix") == looked(short, "bias") == looked(short, "afresh") == [1, 0, 0, 0]
+    for kind in ("matrix", "rows of one", "one of rows", "bias", "afresh", "out"):
+        assert looked(ready, kind) == [0, 0, 0, 0], kind
 
 
 def test_an_address_alone_does_not_say_how_many_rows_there_are(kinds):
     """A buffer of activations lies where it lay, with other rows each time; the plans of matrices serve it."""
-    short, long = kinds
+    _, short, long = kinds
     assert looked(short, "one memory") == looked(long, "one memory") == [0, 0, 0, 0]
 
 
 def test_what_other_rows_change_takes_the_long_way(kinds):
-    short, _ = kinds
+    ready, short, _ = kinds
     for kind in ("out", "transposed", "spaced", "unaligned", "float32"):
         assert looked(short, kind) == [1, 1, 1, 1], kind
+    for kind in ("transposed", "spaced", "unaligned", "float32"):
+        assert looked(ready, kind) == [1, 1, 1, 1], kind
 
 
 def test_results_and_launches_are_those_of_the_long_way(kinds):
-    short, long = kinds
-    for one, other in zip(short.printed["calls"], long.printed["calls"], strict=True):
-        assert (one["shape"], one["strides"]) == (other["shape"], other["strides"])
-    assert [*map(without_addresses, short.launches)] == [*map(without_addresses, long.launches)]
-    assert_each_call_launched_its_own(short)
+    *both, long = kinds
+    for report in both:
+        for one, other in zip(report.printed["calls"], long.printed["calls"], strict=True):
+            assert (one["shape"], one["strides"]) == (other["shape"], other["strides"])
+        assert [*map(without_addresses, report.launches)] == [*map(without_addresses, long.launches)]
+        assert_each_call_launched_its_own(report)
 
 
 def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, make_rows, make_family, tmp_path):
@@ -139,7 +236,7 @@ def test_an_m_that_another_row_serves_is_launched_by_its_own_config(make_stub, m
     path = replace(make_rows(rows), families=(make_family(128, first=65, problem=range_of),)).write(tmp_path)
     make_stub().run("ship.py", str(path), alone=True)
     report = make_stub().run("served.py", "families", str(path), "[100, 96, 90]")
-    assert [told["looked"] for told in report.printed["calls"]] == [1, 1, 0]
+    assert [told["looked"] for told in report.printed["calls"]] == [0, 0, 0]
     assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [True, False, True]
 
 
@@ -151,6 +248,7 @@ def two_ranges(make_stub, make_rows, make_family, tmp_path_factory):
     table = replace(make_rows(rows), families=(make_family(64, 128, problem=high),))
     path = table.write(tmp_path_factory.mktemp("two"))
     make_stub().run("ship.py", str(path), alone=True)
+    edit_ranges(path.parent, without_launches)
     return path
 
 
@@ -176,7 +274,7 @@ def test_what_fails_when_it_is_tried_takes_the_long_way(two_ranges, make_stub):
     "places", [[[[0, 7]]], *(pytest.param(each, marks=pytest.mark.long) for each in ([[[0]]], [[[99]]], [], [[], []]))]
 )
 def test_places_that_do_not_hold_m_are_not_used(places, ship, make_stub):
-    path, _ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
+    path, *_ = ship(Problem(128, 256, 256), config=BY_KERNEL["tma"])
     edit_ranges(path.parent, lambda ranges: {key: [[65, 128, places]] for key in ranges})
     report = make_stub().run("served.py", "families", str(path), "[100, 90]")
     assert [told["looked"] for told in report.printed["calls"]] == [1, 1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tuner import Problem
-from tuner.kernels.base.epilogue import saturated
+from tuner.kernels.base.activations import saturated
 from tuner.kernels.base.numerics import max_imprecise, tolerance
 from tuner.sweep import verify
 

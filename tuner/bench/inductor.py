@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.base.epilogue import activated
+from tuner.kernels.base.activations import activated
 from tuner.launch import compat
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype

@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.errors import DeviceError
 from tuner.hardware import arch as arches
+from tuner.hardware import triton_settings
 from tuner.hardware.arch import Arch
 
 NAME_ALIASES = {
@@ -187,9 +188,8 @@ def current(index: int | None = None) -> Device:
         DeviceError: no GPU is there and the interpreter is off, or `index` is beyond the GPUs there are.
     """
     import torch
-    from triton import knobs
 
-    if knobs.runtime.interpret:
+    if triton_settings.interprets():
         return INTERPRETER
     if not torch.cuda.is_available():
         raise DeviceError("no GPU found: set TRITON_INTERPRET=1 before importing triton to run on the interpreter")
@@ -207,11 +207,7 @@ def multiprocessors(index: int | None) -> int:
 
 def triton_version() -> str:
     """The running Triton's version, "" without Triton."""
-    try:
-        import triton
-    except ImportError:
-        return ""
-    return str(triton.__version__)
+    return triton_settings.version()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.launch.arguments import Place
 from tuner.launch.launch import Launch
 from tuner.launch.plan import AlikeMs, recorded
-from tuner.launch.step import Place
 from tuner.problem import Problem
 
 LAST_M = 1024
 """The last M that is looked at: what a server decodes at once. A longer prefill takes milliseconds anyway."""
+MOST_OF_A_RANGE = 64
+"""Parts of one range that are launched alike. Where each M is launched in another way, some are left to their calls."""
 
 
 class _Facts(NamedTuple):
@@ -33,17 +35,21 @@ class _Facts(NamedTuple):
 
 
 def alike_ms(problem: Problem, config: Config, first_m: int, last_m: int) -> list[AlikeMs]:
-    """Split a range into what is launched alike; what is alone, or launched in ways that nobody knows, is left out.
+    """Split a range into what is launched alike; what is launched in ways that nobody knows is left out.
 
     Args:
         problem: one of the range's problems.
         config: the config that serves it.
-        first_m, last_m: the range. A single row of A may lie as columns do, so it is left out.
+        first_m, last_m: the range.
 
     Raises:
         Exception: whatever a kernel raises where it has no launches without memory.
     """
-    return _split(lambda m: _facts(problem.with_m(m), config), max(2, first_m), min(last_m, LAST_M))
+    last_m = last_m if first_m == last_m else min(last_m, LAST_M)
+    found = _split(lambda m: _facts(problem.with_m(m), config), first_m, last_m)
+    if len(found) <= MOST_OF_A_RANGE:
+        return found
+    return [each for each in found if each.first_m < each.last_m][:MOST_OF_A_RANGE]
 
 
 def _split(facts_of: Callable[[int], _Facts | None], first_m: int, last_m: int) -> list[AlikeMs]:
@@ -55,8 +61,8 @@ def _split(facts_of: Callable[[int], _Facts | None], first_m: int, last_m: int) 
         if changed is not None and (places is None or changed == places):
             places = changed
             continue
-        if begun is not None and places is not None:
-            found.append(AlikeMs(begin, m - 1, _by_launch(places, len(begun.fixed))))
+        if begun is not None:
+            found.append(AlikeMs(begin, m - 1, _by_launch(places or set(), len(begun.fixed))))
         begin, begun, places = m, facts, None
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
-from tuner.launch.failure import FAILURES
+from tuner.launch.failure import failures
 from tuner.launch.guards import likeness
 from tuner.launch.plan import MOST_KEYS, AlikeMs, LaunchPlan, Recording
 from tuner.launch.step import RecordedLaunch, Step
@@ -108,7 +108,7 @@ class AnyRows:
         def tried(*given: Any) -> Tensor | None:
             try:
                 result = run(*given)
-            except FAILURES:
+            except failures():
                 self.is_bad = True
                 return None
             self.is_tried = True
@@ -142,7 +142,8 @@ def _steps(launches: Sequence[RecordedLaunch], alike: AlikeMs, m: int) -> list[C
     if len(launches) != len(alike.places):
         return None
     by_launch = [*zip(launches, alike.places, strict=True)]
-    if {launch.number(place) for launch, places in by_launch for place in places} != {m}:
+    numbers = {launch.number(place) for launch, places in by_launch for place in places}
+    if numbers != ({m} if alike.first_m < alike.last_m else set()):
         return None
     made = [launch.steps(places) for launch, places in by_launch]
     steps = [each for each in made if each is not None]

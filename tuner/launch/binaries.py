@@ -25,7 +25,8 @@ from tuner.problem import Problem
 from tuner.version import __version__
 
 FORMAT = "triton-tuner kernels"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Those that are read; the last is written. Version 2 says what ranges launch, see ready.py."""
 INDEX = "index.json"
 _log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ def shipped_binaries(op: str, slug: str) -> ShippedBinaries | None:
         pass
     resolver = lookup.resolver()
     made = ShippedBinaries()
-    for folder in _folders(resolver, folder_name(op, slug)):
+    for folder in folders(resolver, folder_name(op, slug)):
         entries, ranges = _read(folder)
         for entry in entries:
             made.entries.setdefault(entry.key, (folder, entry))
@@ -174,7 +175,8 @@ def shipped_binaries(op: str, slug: str) -> ShippedBinaries | None:
     return found
 
 
-def _folders(resolver: Resolver, name: str) -> list[Path]:
+def folders(resolver: Resolver, name: str) -> list[Path]:
+    """The folders of a name beside the tables of a resolver's sources, in their order."""
     from tuner.lookup import sources
 
     found: list[Path] = []
@@ -193,15 +195,15 @@ def _folders(resolver: Resolver, name: str) -> list[Path]:
 
 def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[AlikeMs, ...]]]:
     """A folder's entries and ranges. There are none, and one warning, where they cannot be used on this machine."""
+    document = index_of(folder)
+    if document is None:
+        return [], {}
     try:
-        document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if document["format"] != FORMAT or document["version"] != VERSION:
-            raise TableError(f"format {document['format']!r} {document['version']!r}: expected {FORMAT!r} {VERSION}")
         made_by, arch = str(document["triton"]), document["target"]
         entries = [entry_of(fields) for fields in document["kernels"]]
-        ranges = {key: tuple(map(alike_of, found)) for key, found in document.get("ranges", {}).items()}
-    except (TableError, OSError, *BAD_VALUE) as e:
-        _log.warning("%s is not used: %s: export it again with --with-kernels", folder, e)
+        ranges = {key: tuple(map(alike_of, found)) for key, found in document["ranges"].items()}
+    except BAD_VALUE as e:
+        _warn(folder, e)
         return [], {}
     here, target = triton_and_target()
     if made_by != here:
@@ -215,6 +217,31 @@ def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[AlikeMs, ...]]]:
         _log.warning("%s is for %s, here is %s: not used", folder, arch, target)
         return [], {}
     return entries, ranges
+
+
+def index_of(folder: Path) -> Mapping[str, Any] | None:
+    """The index of a folder; None, and one warning, where it is none."""
+    if folder not in _indexes:
+        try:
+            _indexes[folder] = _checked(json.loads((folder / INDEX).read_text(encoding="utf-8")))
+        except (TableError, OSError, *BAD_VALUE) as e:
+            _warn(folder, e)
+            _indexes[folder] = None
+    return _indexes[folder]
+
+
+def _checked(document: Any) -> Mapping[str, Any]:
+    if document["format"] != FORMAT or document["version"] not in VERSIONS:
+        expected = f"expected {FORMAT!r} {' or '.join(map(str, VERSIONS))}"
+        raise TableError(f"format {document['format']!r} {document['version']!r}: {expected}")
+    for name, kind in (("kernels", list), ("target", list), ("ranges", dict)):
+        if not isinstance(document.setdefault(name, kind() if name == "ranges" else None), kind):
+            raise TableError(f"its {name} are no {kind.__name__}")
+    return document  # type: ignore[no-any-return]
+
+
+def _warn(folder: Path, why: Exception) -> None:
+    _log.warning("%s is not used: %s: export it again with --with-kernels", folder, why)
 
 
 def entry_of(fields: Mapping[str, Any]) -> Entry:
@@ -238,7 +265,7 @@ def alike_of(fields: Sequence[Any]) -> AlikeMs:
     Raises:
         TypeError, ValueError: it is none.
     """
-    first_m, last_m, places = fields
+    first_m, last_m, places, *_launches = fields
     return AlikeMs(int(first_m), int(last_m), [[tuple(map(int, place)) for place in each] for each in places])
 
 
@@ -266,4 +293,6 @@ def _load(folder: Path, entry: Entry, function: Any, source: Any) -> Any:
 
 
 _shipped: dict[tuple[str, str], ShippedBinaries | None] = {}
+_indexes: dict[Path, Mapping[str, Any] | None] = {}
 lookup.on_change(_shipped.clear)
+lookup.on_change(_indexes.clear)

@@ -124,8 +124,6 @@ def allocator(like: Tensor, shape: tuple[int, ...] | None = None) -> Callable[[]
 
 
 def _current_device() -> Callable[[], int]:
-    asked: Callable[[], int] = active_driver.active().get_current_device
     # torch's own wrapper first tests whether CUDA was initialized, which it was.
-    if asked is torch.cuda.current_device and compat.cuda_get_device is not None:
-        asked = compat.cuda_get_device
+    asked: Callable[[], int] = compat.cuda_get_device or active_driver.active().get_current_device
     return asked

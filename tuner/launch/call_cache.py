@@ -9,13 +9,14 @@ gets the plan of an earlier one, made for its rows, where binaries that ship say
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from triton import knobs
 
+from tuner.hardware import triton_settings
 from tuner.launch import compat
 from tuner.launch.any_rows import AnyRows, AnyRowsCache
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind, overlap_check
@@ -31,16 +32,39 @@ _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 _address = torch.Tensor.data_ptr
 _forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
 is_tracing = torch.compiler.is_dynamo_compiling
-_knobs = knobs.runtime
-_enter, _leave = _knobs.launch_enter_hook, _knobs.launch_exit_hook
-_entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
+
+
+class _NotImported:
+    """Stands for `triton.knobs.runtime` while Triton is not imported; then it has a hook that nobody knows."""
+
+    launch_exit_hook = None
+
+    @property
+    def launch_enter_hook(self) -> object:
+        return sys.modules.get("triton")
+
+
+_runtime: Any = _NotImported()
+_enter: Any = None
+_leave: Any = None
+_entering: Sequence[object] = ()
+_leaving: Sequence[object] = ()
 
 
 def has_launch_hooks() -> bool:
     """Whether a profiler or another hook listens to launches; then Triton's own path must launch."""
+    global _runtime, _enter, _leave, _entering, _leaving  # noqa: PLW0603
+    if isinstance(_runtime, _NotImported):
+        knobs = triton_settings.knobs()
+        if knobs is None:
+            return False
+        runtime = knobs.runtime
+        _enter, _leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        _entering, _leaving = (getattr(hook, "calls", () if hook is None else (hook,)) for hook in (_enter, _leave))
+        _runtime = runtime
     return (
-        _knobs.launch_enter_hook is not _enter
-        or _knobs.launch_exit_hook is not _leave
+        _runtime.launch_enter_hook is not _enter
+        or _runtime.launch_exit_hook is not _leave
         or bool(_entering)
         or bool(_leaving)
     )
@@ -89,8 +113,11 @@ class CallCache:
                     return None
         except _NO_TENSOR:
             return None
-        if _entering or _leaving or _knobs.launch_enter_hook is not _enter or _knobs.launch_exit_hook is not _leave:
-            return None  # `has_launch_hooks`, without the call
+        # `has_launch_hooks`, without the call
+        if (
+            _entering or _leaving or _runtime.launch_enter_hook is not _enter or _runtime.launch_exit_hook is not _leave
+        ) and has_launch_hooks():
+            return None
         return bound.run_two(a_at, b_at)
 
     def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:

@@ -23,6 +23,8 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "empty_strided_cuda": ("torch:_C._dynamo.guards._empty_strided_cuda", None),  # torch 2.9 to 2.13
     # torch.cuda.current_device without the test whether CUDA was initialized; the public function takes its place.
     "cuda_get_device": ("torch:_C._cuda_getDevice", None),  # torch 2.9 to 2.13, CUDA builds only
+    # The handle of a device's current stream. Triton's driver takes its place, which asks the same function.
+    "cuda_stream_of": ("torch:_C._cuda_getCurrentRawStream", None),  # torch 2.9 to 2.13, CUDA builds only
     # A tensor with the negative bit, to test the guards with. Without it no call is remembered.
     "neg_view": ("torch:_neg_view", None),  # torch 2.9 to 2.13
     # Whether a tensor is one of torch's zeros without memory (tangents of torch.func). Without it none is taken to be.
@@ -72,6 +74,8 @@ _TRITON: dict[str, tuple[str, Any]] = {
         "triton._C.libtriton:get_cache_invalidating_env_vars",
         _REQUIRED,
     ),  # Triton 3.6 to 3.9
+    # What Triton's own errors derive from. It is public, but importing it imports Triton.
+    "TritonError": ("triton.errors:TritonError", _REQUIRED),  # Triton 3.6 to 3.9
     # What fails before anything ran. Without them such an error would end a call that another config could serve.
     "CompilationError": ("triton.compiler.errors:CompilationError", _REQUIRED),  # Triton 3.6 to 3.9
     "OutOfResources": ("triton.runtime.errors:OutOfResources", _REQUIRED),  # Triton 3.6 to 3.9
@@ -91,11 +95,6 @@ _TRITON: dict[str, tuple[str, Any]] = {
     "CudaDriver": ("triton.backends.nvidia.driver:CudaDriver", _REQUIRED),  # Triton 3.6 to 3.9
     "CudaLauncher": ("triton.backends.nvidia.driver:CudaLauncher", _REQUIRED),  # Triton 3.6 to 3.9
     "CudaUtils": ("triton.backends.nvidia.driver:CudaUtils", _REQUIRED),  # Triton 3.6 to 3.9
-    # The host's numbers of a TMA descriptor's element types, by the device's.
-    "TMA_DTYPE_DEVICE_TO_HOST": (
-        "triton.backends.nvidia.driver:TMA_DTYPE_DEVICE_TO_HOST",
-        _REQUIRED,
-    ),  # Triton 3.6 to 3.9
     # What `triton.set_allocator` set: makes the memory that a kernel needs for itself.
     "allocator": ("triton.runtime._allocation:_allocator", _REQUIRED),  # Triton 3.6 to 3.9
 }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tuner.launch import compile_cache
-from tuner.launch.failure import FAILURES
+from tuner.launch.failure import failures
 from tuner.launch.launch import Launch, compile_launches
 
 
@@ -24,12 +24,12 @@ def load(launches: Iterable[Launch], index: int | None) -> None:
 
     def compiled(launch: Launch) -> Any:
         guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
-        with contextlib.suppress(OSError, *FAILURES), guard:
+        with contextlib.suppress(OSError, *failures()), guard:
             return compile_launches((launch,))
 
     with contextlib.suppress(RuntimeError), ThreadPoolExecutor() as threads:  # none start where the process ends
         for kernel in list(threads.map(compiled, _bound(launches))):
-            with contextlib.suppress(*FAILURES):
+            with contextlib.suppress(*failures()):
                 _ = kernel and kernel.run  # Triton loads a binary where this is read first
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from ctypes import byref
@@ -23,6 +24,8 @@ _SHARED_BYTES = 49_152
 """Shared memory of a program that need not be asked for."""
 _TF32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, into which TMA rounds float32."""
+_HOST_KINDS = {8: 10, 9: 8, 10: 9}
+"""CUtensorMapDataType by the number that PTX has for a kind of element (`tensormap.replace`); all others are equal."""
 _FLOAT16, _SWIZZLE_128B = 6, 3
 _L2_PROMOTION_128B = 2
 _NAN_FILL = 1
@@ -117,9 +120,15 @@ def ensure_context() -> bool:
     check(_call("cuCtxGetCurrent", byref(context)))
     if context:
         return False
-    check(_call("cuDevicePrimaryCtxRetain", byref(context), compat.driver.active.get_current_device()))
+    check(_call("cuDevicePrimaryCtxRetain", byref(context), current_device()))
     check(_call("cuCtxSetCurrent", context))
     return True
+
+
+def current_device() -> int:
+    """The index of the current device, as torch says it; Triton's driver in a program without torch."""
+    asked = compat.cuda_get_device if "torch" in sys.modules else None
+    return int(asked() if asked is not None else compat.driver.active.get_current_device())
 
 
 @functools.cache
@@ -211,7 +220,7 @@ def tensor_map_encoder(meta: Mapping[str, Any], descriptor: Any) -> TensorMapEnc
     if meta["fp4_padded"]:
         sizes[-1] *= 2
     rounds = getattr(descriptor, "round_f32_to_tf32", False)
-    kind = _TF32 if rounds else compat.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]]
+    kind = _TF32 if rounds else _HOST_KINDS.get(meta["elem_type"], meta["elem_type"])
     element = meta["elem_size"]
     steps = [element * stride for stride in strides[-2::-1]]  # bytes from row to row; the innermost axis has none
     modes = 0, meta["swizzle"], _L2_PROMOTION_128B, _NAN_FILL if descriptor.padding == "nan" else 0

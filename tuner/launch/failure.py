@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from triton.errors import TritonError
+import sys
 
 from tuner.errors import TunerError
-
-FAILURES = (TritonError, RuntimeError, AssertionError, ValueError, KeyError)
-"""What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver."""
+from tuner.launch import compat
 
 _DRIVER = "Triton Error ["
 """The beginning of the driver's messages, which Triton raises as RuntimeError."""
 _NOT_OF_A_CONFIG = ("out of memory", "captur", "illegal memory access", "launch failure", "context is destroyed")
 """Parts of messages of cuGetErrorString and hipGetErrorString: no memory, a graph's capture, a lost context."""
+
+
+def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What is raised if a config cannot be compiled or launched, by Triton itself, MLIR or the driver; and more."""
+    by_triton = (compat.TritonError,) if "triton.errors" in sys.modules else ()
+    return (*more, *by_triton, RuntimeError, AssertionError, ValueError, KeyError)
 
 
 def is_no_fault(error: Exception) -> bool:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 
 from tuner.kernel.config import Config, Value
 from tuner.launch import binaries as shipped
-from tuner.launch import compile_cache, cuda
+from tuner.launch import compat, compile_cache, cuda
 from tuner.launch.plan import recording
 from tuner.problem import dtype
 
@@ -104,7 +103,7 @@ def run(launches: Iterable[Launch]) -> None:
 
 def _launch(launch: Launch) -> Any:
     # The interpreter's functions take none of the compiler's options.
-    options = launch.options if isinstance(launch.function, triton.JITFunction) else {}
+    options = launch.options if isinstance(launch.function, compat.JITFunction) else {}
     compile_cache.install(launch.function)
     return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.launch import active_driver
-from tuner.launch.step import Address, Place, RecordedLaunch, Step, recorded_launch
+from tuner.launch import active_driver, compat
+from tuner.launch.arguments import Address, Argument, Place, arguments_of
+from tuner.launch.step import RecordedLaunch, Step, recorded_launch
 from tuner.lookup import lookup
 
 Make = Callable[[int], tuple[Any, ...]]
@@ -81,6 +82,7 @@ class Recording:
         alike: Other Ms whose launches are known to be like these, where binaries say so.
         ahead: The launches of the family's other Ms, where they were prepared.
         operands: The operands without memory, where they were made for what was recorded.
+        ready: What it launched without its kernel's host code, see `ready.ReadyLaunches`; None where it did not.
     """
 
     find: Callable[[Any], Any] | None = None
@@ -90,6 +92,7 @@ class Recording:
     alike: AlikeMs | None = None
     ahead: Ahead | None = None
     operands: Any = None
+    ready: Sequence[RecordedLaunch] | None = None
 
     def forget(self) -> None:
         """Drop everything, because a launch failed."""
@@ -116,6 +119,12 @@ def recording() -> Recording | None:
     return getattr(_local, "recording", None)
 
 
+def stream_of() -> Callable[[int], int]:
+    """The function that returns the handle of a device's current stream, by the device's index."""
+    found: Callable[[int], int] = compat.cuda_stream_of or active_driver.active().get_current_stream
+    return found
+
+
 class LaunchPlan:
     """The launches of a call, ready to run again on other addresses."""
 
@@ -125,7 +134,7 @@ class LaunchPlan:
         self.index = index
         self.steps = tuple(steps)
         self.temporaries = tuple(temporaries)
-        self.stream_of: Callable[[int], int] = active_driver.active().get_current_stream
+        self.stream_of = stream_of()
 
     def launcher(self) -> Callable[..., None]:
         """The cheapest function that does what `launch` does."""
@@ -151,6 +160,8 @@ def recorded_launches(seen: Recording, addresses: Sequence[int | None]) -> list[
         seen: What the call launched; everything that it wrote was written by these launches.
         addresses: The addresses of the tensors that a later call will give, None for one that it will not give.
     """
+    if seen.ready is not None:
+        return None if None in addresses else [*seen.ready]
     memory = [Address(at, 1, slot) for slot, at in enumerate(addresses) if at is not None]
     if not seen.launches or len({each.start for each in memory}) < len(memory):
         return None
@@ -169,14 +180,31 @@ def launches_without_memory(seen: Recording) -> list[RecordedLaunch] | None:
 
     A later call gives the addresses of the result, of A, of B and of a bias, if there is one.
     """
-    operands = seen.operands
-    if operands is None or seen.temporaries or not seen.launches or any(kernel is None for _, kernel in seen.launches):
+    given = arguments_without_memory(seen)
+    if given is None or not all(isinstance(kernel, compat.CompiledKernel) for _, kernel in seen.launches):
         return None
-    given = [each for each in (operands.out, operands.a, operands.b, operands.bias) if each is not None]
+    by_launch = zip(seen.launches, given, strict=True)
+    return [RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], each) for (launch, kernel), each in by_launch]
+
+
+def arguments_without_memory(seen: Recording) -> list[list[Argument]] | None:
+    """The arguments of each launch of operands without memory, see `launches_without_memory`."""
+    given = operands_of(seen.operands)
+    if given is None or seen.temporaries or not seen.launches:
+        return None
     memory = [Address(_address_without_memory(each), 1, slot) for slot, each in enumerate(given)]
-    launches = [recorded_launch(launch, kernel, memory, _address_without_memory) for launch, kernel in seen.launches]
-    known = [each for each in launches if each is not None]
-    return known if len(known) == len(launches) else None
+    found = [arguments_of(launch, memory, _address_without_memory) for launch, _ in seen.launches]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
+
+
+def operands_of(operands: Any) -> list[Any] | None:
+    """The tensors of a product in the order of a call's addresses: output, A, B, bias; None where it has others."""
+    others = (getattr(operands, name, None) for name in ("scale_a", "scale_b", "ends"))
+    if not hasattr(operands, "b") or any(each is not None for each in others):
+        return None
+    given = [operands.out, operands.a, operands.b, operands.bias]
+    return [each for each in given if each is not None]
 
 
 def _address_without_memory(tensor: Any) -> int:

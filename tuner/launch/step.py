@@ -8,67 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from tuner.launch import arguments as described
 from tuner.launch import compat, cuda
+from tuner.launch.arguments import Address, AddressArgument, Argument, DescriptorArgument, Place
 from tuner.launch.bounded_cache import BoundedCache
 from tuner.launch.packed import STREAM_AT, Frame, Packer, packer_of
 
 Step = Callable[..., None]
 """Launches on a stream, given by its handle, with the addresses of a call; all of them are integers."""
-Place = tuple[int, ...]
-"""Where a launch is given a number: the index of an argument, and of a descriptor's argument the axis of its shape."""
 MOST_DESCRIPTORS = 256
 """Encoded descriptors of one argument, 128 B each. An allocator reuses few addresses."""
-_UNSUPPORTED = object()
-_own_address: Callable[[Any], int] = operator.methodcaller("data_ptr")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Memory that a recorded launch was given.
-
-    Attributes:
-        start: Its address in the recorded launch.
-        length: The number of bytes in which an argument may begin. It is 1 for an operand, which is always passed by
-            its own address.
-        slot: The index of its address among the addresses of later calls.
-    """
-
-    start: int
-    length: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class _AddressArgument:
-    """An argument's memory: the slot of a call's address, and an offset from it in bytes."""
-
-    slot: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class _DescriptorArgument:
-    """A TMA descriptor without its tensor, which a plan must not keep alive.
-
-    Attributes:
-        place: Where its memory lies.
-        rest: The fields of Triton's TensorDescriptor by name, except its base.
-    """
-
-    place: _AddressArgument
-    rest: Mapping[str, Any]
-
-    def with_extents(self, extents: Mapping[int, int]) -> Any:
-        """What a descriptor's encoder reads, with other extents of some axes."""
-        shape = [extents.get(axis, extent) for axis, extent in enumerate(self.rest["shape"])]
-        return SimpleNamespace(**{**self.rest, "shape": shape})
 
 
 class _Pointer:
@@ -88,14 +43,14 @@ class RecordedLaunch:
     """A launch that ran, ready to run again on other addresses.
 
     Attributes:
-        kernel: The CompiledKernel that it launched.
+        kernel: The CompiledKernel that it launched, or a `ready.ReadyKernel`.
         grid: The number of programs along three axes.
         given: The kernel's arguments in order: numbers, None, and the places of addresses and descriptors.
     """
 
     kernel: Any
     grid: tuple[int, ...]
-    given: Sequence[Any]
+    given: Sequence[Argument]
 
     def step(self) -> Step:
         """Make the step that launches this."""
@@ -111,16 +66,15 @@ class RecordedLaunch:
 
     def number(self, place: Place) -> int | None:
         """The whole number at a place; None where there is none."""
-        at, *axis = place
-        found = next(iter(self.given[at : at + 1]), None)
-        if axis:
-            sizes = found.rest["shape"] if isinstance(found, _DescriptorArgument) else ()
-            found = next(iter(sizes[axis[0] : axis[0] + 1]), None)
-        return found if isinstance(found, int) else None
+        return described.number_at(self.given, place)
+
+    def with_number(self, places: Sequence[Place], number: int) -> RecordedLaunch:
+        """The same launch with another number at some places."""
+        return replace(self, given=described.with_number(self.given, places, number))
 
 
 def recorded_launch(
-    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = _own_address
+    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] | None = None
 ) -> RecordedLaunch | None:
     """Describe a launch that ran; None where an argument is neither a number nor within `memory`.
 
@@ -128,32 +82,13 @@ def recorded_launch(
         launch: A `tuner.launch.launch.Launch`.
         kernel: The CompiledKernel that it launched.
         memory: The memory whose addresses later calls will give.
-        address_of: What gives a tensor's address in the recorded launch.
+        address_of: What gives a tensor's address in the recorded launch; by default its own.
     """
-    if not isinstance(kernel, compat.CompiledKernel) or launch.function.pre_run_hooks:
+    if not isinstance(kernel, compat.CompiledKernel):
         return None
-    given = [_classified(argument, memory, address_of) for argument in launch.arguments]
-    if any(argument is _UNSUPPORTED for argument in given):
-        return None
-    names = [parameter.name for parameter in launch.function.params]
-    if set(names[len(given) :]) != set(launch.constants):
-        return None
-    given += [launch.constants[name] for name in names[len(given) :]]
-    return RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], given)
-
-
-def _classified(argument: Any, memory: Sequence[Address], address_of: Callable[[Any], int]) -> Any:
-    if argument is None or isinstance(argument, (int, float)):
-        return argument
-    if hasattr(argument, "block_shape"):  # a TensorDescriptor, Triton's or Gluon's
-        place = _classified(argument.base, memory, address_of)
-        rest = {name: getattr(argument, name) for name in argument.__dataclass_fields__ if name != "base"}
-        return _DescriptorArgument(place, rest) if isinstance(place, _AddressArgument) else _UNSUPPORTED
-    if not hasattr(argument, "data_ptr"):
-        return _UNSUPPORTED
-    at = address_of(argument)
-    found = [each for each in memory if each.start <= at < each.start + each.length]
-    return _AddressArgument(found[0].slot, at - found[0].start) if len(found) == 1 else _UNSUPPORTED
+    own = () if address_of is None else (address_of,)
+    given = described.arguments_of(launch, memory, *own)
+    return None if given is None else RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], given)
 
 
 def _run_step(recorded: RecordedLaunch) -> Step:
@@ -161,11 +96,11 @@ def _run_step(recorded: RecordedLaunch) -> Step:
     kernel, given = recorded.kernel, recorded.given
     run, packed = kernel.run, kernel.packed_metadata
     x, y, z = recorded.grid
-    places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _AddressArgument)]
-    descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, _DescriptorArgument)]
+    places = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, AddressArgument)]
+    descriptors = [(at, argument) for at, argument in enumerate(given) if isinstance(argument, DescriptorArgument)]
 
     def step(stream: int, *addresses: int) -> None:
-        arguments = list(given)
+        arguments: list[Any] = list(given)
         for at, place in places:
             arguments[at] = addresses[place.slot] + place.offset
         for at, descriptor in descriptors:
@@ -244,7 +179,7 @@ class _DeviceArguments:
         template: The arguments in order; addresses, and what hangs on a number, are those of no call.
     """
 
-    def __init__(self, kernel: Any, given: Sequence[Any], places: Collection[Place]) -> None:
+    def __init__(self, kernel: Any, given: Sequence[Argument], places: Collection[Place]) -> None:
         self.template: list[Any] = []
         self._from_addresses: dict[int, int] = {}
         self._numbers: list[int] = []
@@ -252,7 +187,7 @@ class _DeviceArguments:
         metas = iter(kernel.metadata.tensordesc_meta or ())
         for at, (kind, argument) in enumerate(zip(kernel.src.signature.values(), given, strict=True)):
             here = len(self.template)
-            if isinstance(argument, _DescriptorArgument):
+            if isinstance(argument, DescriptorArgument):
                 axes = [place[1] for place in places if place[0] == at]
                 self._numbers += [here + 1 + axis for axis in axes]
                 computed = _Computed(here, argument.place, (next(metas), argument), axes)
@@ -262,7 +197,7 @@ class _DeviceArguments:
             elif kind != "constexpr":
                 if (at,) in places:
                     self._numbers.append(here)
-                elif isinstance(argument, _AddressArgument):
+                elif isinstance(argument, AddressArgument):
                     if argument.offset:
                         self._computed.append(_Computed(here, argument))
                     else:
@@ -273,7 +208,7 @@ class _DeviceArguments:
         """The arguments that are an address of the call itself, or the number behind its addresses, and which."""
         return self._from_addresses | dict.fromkeys(self._numbers, addresses)
 
-    def values(self, number: int | None) -> Sequence[tuple[Callable[[int], Any], _AddressArgument]]:
+    def values(self, number: int | None) -> Sequence[tuple[Callable[[int], Any], AddressArgument]]:
         """For each argument that follows from an address: what makes it, and from which address."""
         return [(each.value(number), each.place) for each in self._computed]
 
@@ -299,8 +234,8 @@ class _Computed:
     """
 
     here: int
-    place: _AddressArgument
-    described: tuple[Any, _DescriptorArgument] | None = None
+    place: AddressArgument
+    described: tuple[Any, DescriptorArgument] | None = None
     axes: Sequence[int] = ()
 
     @property
@@ -313,7 +248,7 @@ class _Computed:
         assert self.described is not None
         meta, descriptor = self.described
         extents = {} if number is None else dict.fromkeys(self.axes, number)
-        return cuda.tensor_map_encoder(meta, descriptor.with_extents(extents))
+        return cuda.tensor_map_encoder(meta, descriptor.with_extents(extents).fields)
 
     def value(self, number: int | None) -> Callable[[int], Any]:
         """What makes of an address what is written."""

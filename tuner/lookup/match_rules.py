@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.errors import KernelError
@@ -26,6 +26,14 @@ from tuner.problem.generic_key import SOURCE
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
 """What could not be launched in this process (the device's slug, the problem and the config), and why."""
+
+
+_vouchers: list[Callable[[Row, Problem, Device], bool]] = []
+
+
+def vouch_by(knows: Callable[[Row, Problem, Device], bool]) -> None:
+    """Have a function asked first whether a row's config can be used for a problem: then no kernel is imported."""
+    _vouchers.append(knows)
 
 
 def decide(
@@ -249,12 +257,19 @@ class _Search:
         """The best row of a tuned problem whose config can be used for others; what cannot is noted."""
         for row in sorted(winners.rows.get(tuned, ()), key=grade, reverse=True):  # "exact" before "compatible"
             borrowed = rule in ("near_key", "same_arch")
-            reasons = (refusal(row, problem, self._device, borrowed=borrowed) for problem in wanted)
+            reasons = (self._refusal(row, problem, borrowed=borrowed) for problem in wanted)
             reason = next((reason for reason in reasons if reason is not None), None)
             if reason is None:
                 return row
             self._refused.append(Refusal(winners.source, rule, row, reason))
         return None
+
+    def _refusal(self, row: Row, problem: Problem, *, borrowed: bool) -> str | None:
+        """As `refusal`, but the kernel is not asked where somebody vouches for the row."""
+        may_be_known = not borrowed and (self._device.slug, problem, row.config) not in failed
+        if may_be_known and any(knows(row, problem, self._device) for knows in _vouchers):
+            return None
+        return refusal(row, problem, self._device, borrowed=borrowed)
 
     def _note_fallen(self, winners: DeviceWinners, family: TunedFamily, place: int, near: int | None) -> None:
         """Note that a range is not served by its own config."""

@@ -16,11 +16,13 @@ from tuner.errors import KernelError, TableError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernels.base import sources
 from tuner.launch import compile_cache, nearest
 from tuner.launch.alike import alike_ms
-from tuner.launch.binaries import FORMAT, INDEX, VERSION, folder_name, range_key, triton_and_target
+from tuner.launch.binaries import FORMAT, INDEX, VERSIONS, folder_name, range_key, triton_and_target
 from tuner.launch.compile_cache import Compiled
-from tuner.launch.plan import recorded
+from tuner.launch.plan import AlikeMs, recorded
+from tuner.launch.ready import described
 from tuner.lookup import match_rules
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
@@ -85,24 +87,35 @@ def write(table: Table, directory: Path) -> Written:
             failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
-    folder, ranges_alike = directory / folder_name(table.op, table.device.slug), _ranges_alike(table, ranges)
+    folder, ranges_alike = directory / folder_name(table.op, table.device.slug), _ranges_alike(table, ranges, made)
     found = write_entries(folder, made, *triton_and_target(), ranges_alike)
     return replace(found, failed=tuple(failed))
 
 
-def _ranges_alike(table: Table, ranges: Iterable[tuple[Problem, Range]]) -> dict[str, list[Any]]:
-    """By `range_key`, the Ms of ranges that are launched alike, as the index holds them."""
+def _ranges_alike(
+    table: Table, ranges: Iterable[tuple[Problem, Range]], made: Mapping[str, CompiledEntry]
+) -> dict[str, list[Any]]:
+    """By `range_key`, the Ms of ranges and rows that are launched alike, and what they launch, for an index."""
+    entries = {key: kernel.entry for key, kernel in made.items()}
     configs = {row.problem: row.config for row in table.rows}
+    listed = [(problem, each.first_m, each.last_m) for problem, each in ranges if problem in configs]
+    listed += [(problem, problem.m, problem.m) for problem in configs if not problem.is_keyed]
     found: dict[str, list[Any]] = {}
-    for problem, each in ranges:
-        if (config := configs.get(problem)) is None:
+    for problem, first_m, last_m in listed:
+        known = found.setdefault(range_key(problem, configs[problem]), [])
+        if any(first <= first_m and last_m <= last for first, last, *_ in known):
             continue
         with contextlib.suppress(Exception):  # a kernel without launches, of which the compiles told already
-            alike = alike_ms(problem, config, each.first_m, each.last_m)
-            if alike:
-                listed = [[one.first_m, one.last_m, one.places] for one in alike]
-                found.setdefault(range_key(problem, config), []).extend(listed)
-    return found
+            known += [
+                _listed(problem, configs[problem], one, entries)
+                for one in alike_ms(problem, configs[problem], first_m, last_m)
+            ]
+    return {key: known for key, known in found.items() if known}
+
+
+def _listed(problem: Problem, config: Config, alike: AlikeMs, entries: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    launches = described(problem.with_m(alike.first_m), config, entries)
+    return [alike.first_m, alike.last_m, alike.places, launches]
 
 
 def served(
@@ -213,9 +226,10 @@ def write_entries(
     kernels = [made[key] for key in sorted(made)]
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSIONS[-1],
         "triton": triton,
         "target": target,
+        "sources": sources.digest(),
         "kernels": [kernel.entry for kernel in kernels],
         "ranges": dict(ranges),
     }

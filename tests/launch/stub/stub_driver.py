@@ -25,6 +25,11 @@ class StubDriver(CudaDriver):
         tell_of_stub(self)
 
 
+# Plans ask torch, which here asks the driver: a program may have it answer otherwise.
+torch._C._cuda_getCurrentRawStream = lambda device: driver.active.get_current_stream(device)  # noqa: PLW0108
+torch._C._cuda_getDevice = lambda: driver.active.get_current_device()  # noqa: PLW0108
+
+
 def tell_of_stub(made: Any) -> None:
     """Give a driver the getters that it would take from torch."""
     made.get_device_capability = lambda _device=None: (9, 0)

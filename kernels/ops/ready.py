@@ -1,0 +1,112 @@
+"""Calls whose launches ship ready to run (`tuner.launch.ready`), so that no kernel's host code is imported."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tuner.hardware import triton_settings
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base import sources
+from tuner.launch.alike import LAST_M
+from tuner.launch.failure import failures, is_no_fault
+from tuner.launch.plan import Ahead, AlikeMs, LaunchPlan, Recording, operands_of, stream_of
+from tuner.launch.ready import ReadyLaunches, ready_launches
+from tuner.launch.step import RecordedLaunch
+from tuner.lookup import match_rules
+from tuner.lookup.decision import TUNED, Match
+from tuner.lookup.lookup import counter, lookup, on_change, rows_of_family
+from tuner.lookup.row import Row
+from tuner.problem import Problem
+
+MEASURED = ("exact", "family")
+"""The rules by which a call gets what was tuned for its own device."""
+_families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
+"""By families and the device's index, what their ranges launch."""
+_lost: set[tuple[Problem, str, Config]] = set()
+"""What failed to launch, though it ships; another config is then found with the kernels' host code."""
+for _kept in (_families, _lost):
+    on_change(_kept.clear)
+
+
+def launch(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording | None:
+    """Launch what ships ready to run; None where nothing does for this call."""
+    held = _held(problem, model)
+    if held is None or match.rule not in MEASURED or (problem, model.slug, match.config) in _lost:
+        return None
+    found = held.range_of(problem, match.config)
+    if found is None or not found.lies_like(operands) or not _is_whole(held, problem, model, match):
+        return None
+    recording = Recording()
+    try:
+        recording.ready = held.launches(found, problem.m, index)
+        addresses = [each.data_ptr() for each in operands_of(operands) or ()]
+        LaunchPlan(index or 0, [each.step() for each in recording.ready], ()).launch(
+            stream_of()(index or 0), *addresses
+        )
+    except failures(OSError) as e:
+        if is_no_fault(e):
+            raise
+        _lost.add((problem, model.slug, match.config))
+        return None
+    recording.alike = replace(found.alike, serves=serves(problem, model, match.config, TUNED))
+    family = (problem.family, model.slug, index)
+    if index is None or not torch.cuda.is_current_stream_capturing():
+        if family not in _families:
+            _families[family] = [*_ready_ranges(held, problem, model, index, match)]
+        recording.ahead = Ahead(recording.ready, _families[family])
+    recording.count = counter(problem, model)
+    return recording
+
+
+def _held(problem: Problem, model: Device) -> ReadyLaunches | None:
+    """What ships ready to run for the op of a problem; None where Triton is to make what is launched."""
+    if problem.is_keyed or not problem.aligned or model.is_interpreter or triton_settings.is_instrumented():
+        return None
+    return ready_launches(problem.op, model, sources.digest())
+
+
+def _is_whole(held: ReadyLaunches, problem: Problem, model: Device, match: Match) -> bool:
+    """Whether all that a server decodes by ships ready; if not, the family's first call must prepare the rest."""
+    rows = rows_of_family(problem, model, match)
+    return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
+
+
+def _ready_ranges(
+    held: ReadyLaunches, problem: Problem, model: Device, index: int | None, match: Match
+) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+    """What the ranges of a problem's family launch."""
+    seen: set[Config] = set()
+    for row in rows_of_family(problem, model, match):
+        for each in () if row.config in seen else held.ranges(row.problem, row.config):
+            with contextlib.suppress(*failures(OSError)):
+                launches = held.launches(each, each.alike.first_m, index)
+                yield replace(each.alike, serves=serves(row.problem, model, row.config, TUNED)), launches
+        seen.add(row.config)
+
+
+def _is_ready(row: Row, problem: Problem, model: Device) -> bool:
+    """Whether launches of a row's config ship for another M of its family: these kernels were asked at export."""
+    held = _held(problem, model)
+    if held is None or problem.family != row.problem.family:
+        return False
+    found = held.range_of(problem, row.config)
+    return found is not None and row.kernel_version == found.kernel_version
+
+
+def serves(problem: Problem, model: Device, config: Config, rules: Container[str]) -> Callable[[int], bool]:
+    """Whether a lookup gives a config for another M, by one of some rules."""
+
+    def serves_m(m: int) -> bool:
+        found = lookup(problem.with_m(m), model)
+        return found.rule in rules and found.config == config
+
+    return serves_m
+
+
+match_rules.vouch_by(_is_ready)
