@@ -48,7 +48,7 @@ SINGLE = (
     *("tests/postgres/test_server_away.py", "tests/store/test_damage.py", "tests/unit/test_mutated_tables.py"),
     *("tests/compile/test_batched.py", "tests/compile/test_elementwise.py", "tests/compile/test_padded.py"),
     *("tests/compile/test_sampled_space.py", "tests/compile/test_scaled.py"),
-    *("tests/sweep/test_contest.py", "tests/sweep/test_sweep.py"),
+    *("tests/sweep/test_contest.py", "tests/sweep/test_shared_gpu.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
 UNIT = Path(__file__).with_name("unit")

@@ -8,10 +8,10 @@ the whole process. A thread of it looks a hundred times a second at what each GP
 
 start          the processes start and open the GPUs
 no job         no problem is ready to be begun
-compile        the search waits for a binary
+compile        the search waits for a binary; where the GPU has two problems, both do, or one waits for its next request
 loop           the worker waits for its next request
 end            nothing is left to begin, and others are at work
-set up, search, finals   the worker is at work
+set up, search, finals   a worker is at work
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Watch(Observer):
     """Samples what each GPU does; an observer, because it must know what is left."""
 
     def __init__(self, supervisors: list[WorkerSupervisor]) -> None:
-        self.supervisors = supervisors
-        self.seconds: list[Counter[str]] = [Counter() for _ in supervisors]
+        self.gpus = tuple(supervisors)  # the first of each GPU, which knows its others
+        self.seconds: list[Counter[str]] = [Counter() for _ in self.gpus]
         self.left: int | None = None
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
@@ -62,21 +62,23 @@ class Watch(Observer):
         assert self.left is not None
         self.left -= 1
 
-    def cause(self, supervisor: WorkerSupervisor) -> str:
-        phase, job = supervisor.phase, supervisor.job
+    def cause(self, first: WorkerSupervisor) -> str:
         if self.left is None:
             return "start"
-        if phase is Phase.FREE or job is None:
+        both = (first, *first.others)
+        for supervisor in both:
+            if supervisor.is_on_device:
+                return AT_WORK.get(supervisor.phase, "loop")
+        jobs = [(supervisor.phase, supervisor.job) for supervisor in both if supervisor.job is not None]
+        if not jobs:
             return "no job" if self.left else "end"
-        if supervisor.busy:
-            return AT_WORK.get(phase, "loop")
-        return "compile" if phase is Phase.SEARCHING and job.searching else "loop"
+        return "compile" if any(phase is Phase.SEARCHING and job.searching for phase, job in jobs) else "loop"
 
     def _look(self) -> None:
         before = time.monotonic()
         while not self.ended.wait(BEAT_S):
             now = time.monotonic()
-            for supervisor, seconds in zip(self.supervisors, self.seconds, strict=True):
+            for supervisor, seconds in zip(self.gpus, self.seconds, strict=True):
                 seconds[self.cause(supervisor)] += now - before
             before = now
 

@@ -38,6 +38,9 @@ class Somebody:
     def hello(self, stop=None):
         return self
 
+    def share(self):
+        return self
+
     def send_kill(self):
         pass
 

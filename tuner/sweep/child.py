@@ -43,18 +43,22 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply but for `Importing` is `Hello` or `Refused`.
+    """One child process and the pipe to it. Its first reply but for `Imported` and `Importing` is `Hello` or `Refused`.
 
-    Once it ended, or was silent for too long and killed, `ask`, `receive`, `wait` and `check_alive` raise
+    Once it ended, or was silent for too long and killed, `ask`, `open`, `receive`, `wait` and `check_alive` raise
     WorkerDiedError.
     """
 
-    def __init__(self, serve: Serve, gpu: int | None, *, heartbeat_limit_s: float) -> None:
-        """Start a process that runs `serve`, and may be silent for `heartbeat_limit_s` after a `Heartbeat`."""
+    def __init__(self, serve: Serve, gpu: int | None, *, heartbeat_limit_s: float, opens: bool = True) -> None:
+        """Start a process that runs `serve`, and may be silent for `heartbeat_limit_s` after a `Heartbeat`.
+
+        Without `opens` it says `Imported` and leaves the device alone until `open` is called.
+        """
         self.heartbeat_limit_s = heartbeat_limit_s
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.connection.send(registry.references())  # sent before the child starts, while nobody else holds this end
+        if opens:
+            self.connection.send(registry.references())  # before the child starts, while nobody else holds this end
         self._scratch = scratch_folder()
         self._log = Path(self._scratch.name) / "output"
         arguments = (theirs, gpu, str(self._log))
@@ -91,6 +95,13 @@ class Child:
     def ask(self, request: object, limit_s: float) -> None:
         """Send a request, to which the first reply must come within `limit_s`; replies come through `receive`."""
         self._config, self._doing, self._told = None, "the inputs and reference of a problem", False
+        self._send(request, limit_s)
+
+    def open(self) -> None:
+        """Have a child that said `Imported` open its device."""
+        self._send(registry.references(), START_LIMIT_S)
+
+    def _send(self, request: object, limit_s: float) -> None:
         self._set_deadline(limit_s)
         try:
             self.connection.send(request)

@@ -83,9 +83,11 @@ class Urgency(IntEnum):
 
     NOW = 0
     """A GPU works on the problem."""
-    NEXT = 1
+    BESIDE = 1
+    """A GPU works on the problem, and on an older one."""
+    NEXT = 2
     """The problem is next."""
-    SPARE = 2
+    SPARE = 3
     """A search may need it."""
 
 

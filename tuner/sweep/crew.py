@@ -1,4 +1,4 @@
-"""The processes of a sweep: a worker for each GPU, and the compilers. They start while the caller does other work."""
+"""The processes of a sweep: workers for each GPU, and the compilers. They start while the caller does other work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
 
     Attributes:
         begun: when the processes were started, by `time.monotonic`; later by what was waited for GPUs.
-        supervisors: one for each GPU.
+        supervisors: one for each GPU, and behind them those of second workers; see `wait_until_ready`.
         arch: the architecture of the machine's first GPU; None where only a worker can tell.
         pool: the compilers, None under the interpreter. It may change until `wait_until_ready` returns.
     """
@@ -60,6 +60,9 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
+        Where anything is compiled, each GPU then gets a second worker, which nothing waits for: while the problem of
+        one waits for binaries, the other measures.
+
         Raises:
             KeyboardInterrupt: `stop` was set meanwhile.
             DeviceError: a GPU is not there.
@@ -76,7 +79,15 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
             self.pool = self._start_pool(device)
         for supervisor, hello in zip(self.supervisors, hellos, strict=True):
             supervisor.pool, supervisor.gpu_uuid = self.pool, hello.gpu_uuid
+        if self.pool is not None:
+            self._share_gpus()
         return device, environment
+
+    def _share_gpus(self) -> None:
+        for first in tuple(self.supervisors):
+            second = first.share()
+            self.supervisors.append(second)
+            self._stack.callback(second.close)
 
     def hold_gpus(self, stop: threading.Event | None = None) -> None:
         """Keep others from measuring on the GPUs until the crew ends; see `tuner.sweep.gpu_lock.hold`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import platform
 import signal
@@ -18,7 +19,7 @@ from tuner.errors import DeviceError, TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
 from tuner.launch import compat
-from tuner.sweep.messages import Hello, Importing, Refused
+from tuner.sweep.messages import Hello, Imported, Importing, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
 from tuner.sweep.timer import GraphTimer, HostTimer, Timer
@@ -59,6 +60,10 @@ def serve_requests(
         os.environ["TRITON_INTERPRET"] = "1"
     with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
         try:
+            if not connection.poll():
+                # Another process is at work on the device, which this one may open later: see `Child.open`.
+                importlib.import_module("torch")
+                connection.send(Imported())
             kernels = connection.recv()
             session = open_session(gpu, stack)
             connection.send(Importing(kernels))

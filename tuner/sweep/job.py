@@ -180,11 +180,13 @@ class Job:
                 else:
                     self._todo.append(config)
 
-    def take(self, limit: int, pool: CompilePool | None) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
+    def take(
+        self, limit: int, pool: CompilePool | None, urgency: Urgency = Urgency.NOW
+    ) -> tuple[list[Config], list[tuple[Config, Outcome]]]:
         """Return at most `limit` configs to measure now, and the outcomes of configs that need no measurement."""
         self._advance()
         if pool is not None:
-            self.request(pool)
+            self.request(pool, urgency)
         batch: list[Config] = []
         decided: list[tuple[Config, Outcome]] = []
         waiting: list[Config] = []
@@ -207,7 +209,7 @@ class Job:
         return self._keys.get(config)
 
     def put_back(self, configs: Sequence[Config]) -> None:
-        """Return configs to the queue because their worker died before it measured them."""
+        """Return configs to the queue that were taken and not measured."""
         self._todo.extendleft(reversed(configs))
         self._in_flight -= len(configs)
 

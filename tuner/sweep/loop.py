@@ -95,14 +95,15 @@ class Loop:
                 for supervisor in self._supervisors:
                     if supervisor.phase is Phase.DONE:
                         self._conclude(supervisor, interrupted=stop.is_set())
-                    if supervisor.phase is Phase.FREE and (job := self._next_job()) is not None:
+                # Of two problems on a GPU, the older one has the first turn.
+                for supervisor in sorted(self._supervisors, key=lambda each: each.is_second):
+                    if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
                     supervisor.step(late=late, stopping=stop.is_set())
                 self._look_ahead()
                 self._commit(force=False)
-                idle = all(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
-                if idle and not (self._agenda or self._prefetcher or self._queue or self._agenda.is_open):
+                if not self._at_work and not (self._agenda or self._prefetcher or self._queue or self._agenda.is_open):
                     break
                 self._listen(stopping=stop.is_set())
         finally:
@@ -113,8 +114,21 @@ class Loop:
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""
-        kept_back = min(self._finals_s, _FINALS_SHARE * self._budget_s)
+        problems = max(1 + len(supervisor.others) for supervisor in self._supervisors)  # of one GPU
+        kept_back = min(problems * self._finals_s, _FINALS_SHARE * self._budget_s)
         return time.monotonic() - self._begun > self._budget_s - kept_back
+
+    @property
+    def _at_work(self) -> bool:
+        return any(supervisor.job is not None for supervisor in self._supervisors)
+
+    @property
+    def _idle_gpus(self) -> int:
+        return sum(supervisor.phase is Phase.FREE and not supervisor.is_second for supervisor in self._supervisors)
+
+    def _may_begin(self, supervisor: WorkerSupervisor) -> bool:
+        """Return whether a supervisor may take on a problem; no GPU gets a second one while another has none."""
+        return supervisor.may_begin and not (supervisor.is_second and self._idle_gpus)
 
     def _listen(self, *, stopping: bool) -> None:
         """Wait a moment for replies and hand them to their supervisors."""
@@ -132,8 +146,7 @@ class Loop:
 
     def _nap(self) -> None:
         """Wait for a job if a GPU needs one, otherwise for binaries; no worker has anything to say."""
-        free = any(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
-        if free and self._prefetcher and not self._prefetcher.ready:
+        if self._idle_gpus and self._prefetcher and not self._prefetcher.ready:
             self._prefetcher.wait(_POLL_S)
         else:
             time.sleep(_NAP_S)
@@ -174,11 +187,10 @@ class Loop:
                 job = self._take_job() if len(self._queue) < _QUEUED_JOBS else None
                 if job is not None:
                     self._queue.append(job)
-        free = sum(supervisor.phase is Phase.FREE for supervisor in self._supervisors)
-        if self._store.is_away and free < len(self._supervisors):
+        if self._store.is_away and self._at_work:
             return  # a claim waits for the server, and the GPUs at work would wait for this loop
-        if self._agenda.is_waiting and free and not (self._queue or self._prefetcher):
-            self._agenda.look_again(free)
+        if self._agenda.is_waiting and (idle := self._idle_gpus) and not (self._queue or self._prefetcher):
+            self._agenda.look_again(idle)
         while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
             self._prefetcher.request(step, self._report.device)
 

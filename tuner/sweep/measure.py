@@ -214,6 +214,11 @@ def failure_of(error: Exception) -> Outcome:
     return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
 
 
+def ran_out_of_memory(message: str) -> bool:
+    """Whether this message of an outcome says that the GPU had too little memory."""
+    return message.startswith("OutOfMemoryError:")
+
+
 def _complete(candidate: _Candidate, sample: ClockSample) -> Outcome:
     p20, median, p80 = (float(q) for q in np.percentile(candidate.samples, [20, 50, 80]))
     return Outcome(

@@ -20,6 +20,11 @@ class SetProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearProblem:
+    """To the worker: free the memory of the problem that was set. Answered by `ProblemCleared`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Measure:
     """To the worker: measure configs of the problem in rotation, with the `drop` of a `tuner.sweep.search.Strategy`.
 
@@ -53,6 +58,11 @@ class CompareRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Imported:
+    """From a worker that may not open its device at once: it has imported torch and waits for `Child.open`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Importing:
     """From the worker, before `Hello`: its device is open, and it imports the kernels of these references."""
 
@@ -77,19 +87,27 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From the worker: the problem's inputs and reference are ready."""
+    """From the worker: the problem's inputs and reference are ready; how much of the GPU's memory they took."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemCleared:
+    """From the worker: it holds no problem's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """From the worker: the request cannot be carried out on this device, and why."""
+    """From the worker: the request cannot be carried out on this device, and why; whether memory was short."""
 
     message: str
+    no_memory: bool = False
 
 
 def too_large(error: BaseException) -> Refused:
     """Refuse a problem that does not fit into memory."""
-    return Refused(f"operands and reference do not fit into memory: {first_line(error)}")
+    return Refused(f"operands and reference do not fit into memory: {first_line(error)}", no_memory=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +145,17 @@ class RowsCompared:
     changed: Mapping[int, int]
 
 
-Request = SetProblem | Measure | PlayFinals | CompareRows
-Reply = Importing | Hello | Heartbeat | Ready | Refused | Result | Idle | FinalsPlayed | RowsCompared
+Request = SetProblem | ClearProblem | Measure | PlayFinals | CompareRows
+Reply = (
+    Imported
+    | Importing
+    | Hello
+    | Heartbeat
+    | Ready
+    | ProblemCleared
+    | Refused
+    | Result
+    | Idle
+    | FinalsPlayed
+    | RowsCompared
+)

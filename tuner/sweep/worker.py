@@ -23,10 +23,10 @@ TRIAL_LIMIT_S = 30.0
 class Worker(Child):
     """The parent's handle of one worker process."""
 
-    def __init__(self, gpu: int | None) -> None:
-        """Start the process."""
+    def __init__(self, gpu: int | None, *, opens: bool = True) -> None:
+        """Start the process; see `Child`."""
         self.gpu = gpu
-        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S)
+        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S, opens=opens)
 
     def send(self, request: messages.Request, *, slowest_s: float | None = None) -> None:
         """Send a request; replies come through `receive`.
@@ -67,7 +67,13 @@ class _ProblemHandler:
 
         try:
             if isinstance(request, messages.SetProblem):
-                connection.send(self._set_problem(request))
+                reply = self._set_problem(request)
+                if isinstance(reply, messages.Refused):
+                    self._clear()  # what it had made by then
+                connection.send(reply)
+            elif isinstance(request, messages.ClearProblem):
+                self._clear()
+                connection.send(messages.ProblemCleared())
             elif isinstance(request, messages.Measure):
                 for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
                     connection.send(messages.Result(config, outcome))
@@ -82,14 +88,19 @@ class _ProblemHandler:
             return False
         return True
 
+    def _clear(self) -> None:
+        import torch
+
+        self.measurement = None
+        torch.cuda.empty_cache()
+
     def _set_problem(self, request: messages.SetProblem) -> messages.Reply:
         import torch
 
         from tuner.sweep.measure import Measurement
 
         session = self._session
-        self.measurement = None
-        torch.cuda.empty_cache()
+        self._clear()
         spec = registry.serving(request.problem, session.device)[0]
         try:
             self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
@@ -98,7 +109,7 @@ class _ProblemHandler:
         except TunerError as e:
             session.timer.synchronize()  # raises where the context is lost, which ends this process
             return messages.Refused(str(e))
-        return messages.Ready()
+        return messages.Ready(torch.cuda.memory_reserved())
 
     def _compare(self, request: messages.CompareRows) -> messages.Reply:
         from tuner.sweep import bits

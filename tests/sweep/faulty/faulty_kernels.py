@@ -1,7 +1,8 @@
 """A third party's kernel whose configs fail in every way a sweep must survive. It needs no Triton.
 
 The parameter `behaviour` says what a launch (on the interpreter's device) or a compile does; `index` tells configs
-apart.
+apart. In the folder `shared`, workers that share the device write to `log` what they do there and when, and have a file
+each for the inputs that they hold.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +25,7 @@ import torch
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
+from tuner.sweep import worker
 
 GUARD = 64
 PAUSE_S = 1.5
@@ -31,29 +35,68 @@ GOOD = "good"
 BEHAVIOURS = (GOOD, "slow", "wrong", "unwritten", "stray", "raise", "segfault", "stop", "hang", "out_of_resources")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inputs:
     a: torch.Tensor
     b: torch.Tensor
     buffer: torch.Tensor
     output: torch.Tensor
     nbytes: int
+    extras: dict
 
 
 class OutOfResources(RuntimeError):  # noqa: N818  named as Triton's is
     pass
 
 
+@contextmanager
+def _on_device(extras, what):
+    """Note a use of the device; run out of memory in a greedy one where another living process holds inputs."""
+    begun = time.monotonic()
+    try:
+        if extras.get("greedy") == what:
+            holders = {int(held.name.partition("-")[0]) for held in Path(extras["shared"]).glob("*-*")}
+            if any(Path(f"/proc/{pid}").exists() for pid in holders - {os.getpid()}):
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        yield
+    finally:
+        if "shared" in extras:
+            with Path(extras["shared"], "log").open("a") as log:
+                log.write(f"{extras['name']} {what} {os.getpid()} {begun} {time.monotonic()}\n")
+
+
 def _make_inputs(problem, device, seed):
+    extras = dict(problem.extras)
+    torch.cuda.memory_reserved = lambda: 2**60 if "large" in extras else 0
+    with _on_device(extras, "finals" if seed > 1_000_000 else "inputs"):
+        inputs = _random_inputs(problem, device, seed, extras)
+    if "shared" in extras:
+        held = Path(extras["shared"], f"{os.getpid()}-{id(inputs)}")
+        held.touch()
+        weakref.finalize(inputs, held.unlink)
+    return inputs
+
+
+def _random_inputs(problem, device, seed, extras):
     generator = torch.Generator(device).manual_seed(seed)
     a = torch.randn(problem.m, problem.k, generator=generator, device=device)
     b = torch.randn(problem.k, problem.n, generator=generator, device=device)
     buffer = torch.zeros(problem.m * problem.n + 2 * GUARD, device=device)
     output = buffer[GUARD:-GUARD].view(problem.m, problem.n)
-    return Inputs(a, b, buffer, output, 4 * (a.numel() + b.numel() + output.numel()))
+    return Inputs(a, b, buffer, output, 4 * (a.numel() + b.numel() + output.numel()), extras)
 
 
 def _launch(inputs, config):
+    with _on_device(inputs.extras, "launch"):
+        _behave(inputs, config)
+
+
+def _vendor(inputs):
+    with _on_device(inputs.extras, "vendor"):
+        torch.mm(inputs.a, inputs.b, out=inputs.output)
+
+
+def _behave(inputs, config):
     behaviour = config["behaviour"]
     time.sleep(config.integer("sleep_ms") / 1e3)
     torch.mm(inputs.a, inputs.b, out=inputs.output)
@@ -69,7 +112,7 @@ def _launch(inputs, config):
         raise RuntimeError("no such instruction\nsecond line")
     elif behaviour == "out_of_resources":
         raise OutOfResources("shared memory, required: 300000")
-    elif behaviour == "segfault":
+    elif behaviour in ("segfault", "deadly"):
         ctypes.string_at(0)
     elif behaviour == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -92,7 +135,16 @@ def _compile(problem, config):
     if behaviour == "slow":
         sys.stdout.write("ptx " * 20_000)
         sys.stdout.flush()
+    if behaviour == "late":
+        _wait_for(dict(problem.extras))
     return Binary(config)
+
+
+def _wait_for(extras):
+    """Wait until the log has a line that begins as `until` says."""
+    log, latest = Path(extras["shared"], "log"), time.monotonic() + extras.get("limit_s", 20)
+    while time.monotonic() < latest and not (log.exists() and f"\n{extras['until']} " in f"\n{log.read_text()}"):
+        time.sleep(0.05)
 
 
 class Binary:
@@ -123,13 +175,20 @@ SPEC = KernelSpec(
     ),
     make_inputs=_make_inputs,
     launch=_launch,
-    vendor=lambda inputs: torch.mm(inputs.a, inputs.b, out=inputs.output),
+    vendor=_vendor,
     reference=lambda inputs: inputs.a.double() @ inputs.b.double(),
     tolerance=lambda problem: 1e-5,
     compile=_compile,
     compile_class=lambda problem, config: f"{config['behaviour']} {config['index']}",
     simplicity=lambda config: (config["index"],),
 )
+
+
+def serve_alone(connection, gpu, log):
+    """Serve as a worker that cannot open its device beside another."""
+    if connection.poll():
+        worker.serve(connection, gpu, log)
+    os._exit(3)
 
 
 def die_at_once(_connection, _gpu, log):

@@ -1,0 +1,216 @@
+"""Two problems on one GPU: workers of the interpreter share a device, and a kernel writes down its every use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.store.records import State
+from tuner.store.store import Store
+from tuner.sweep import crew, loop, messages, worker
+from tuner.sweep.compile_pool import CompilePool, Urgency
+from tuner.sweep.report import Observer, Plan
+from tuner.sweep.run import sweep
+from tuner.sweep.strategies import EXHAUSTIVE
+
+
+class Use(NamedTuple):
+    """One use of the device."""
+
+    problem: str
+    what: str
+    pid: str
+    begun: float
+    ended: float
+
+
+class Shared:
+    """Tunes problems on a device with compilers, which two workers share."""
+
+    def __init__(self, make, store, folder):
+        self.make, self.store, self.folder = make, store, folder
+
+    def problem(self, name, behaviours="good", configs=2, sleep_ms=10, **extras):
+        extras |= {"name": name, "shared": str(self.folder)}
+        return self.make(behaviours=behaviours, configs=configs, sleep_ms=sleep_ms, **extras)
+
+    def sweep(self, *problems, plan=None, **options):
+        report = sweep(self.store, problems, [None], plan or Plan(EXHAUSTIVE), **options)
+        return {dict(ended.problem.extras)["name"]: ended for ended in report.problems}
+
+    @property
+    def uses(self):
+        """Every use of the device, in the order they began; two workers never used it at once."""
+        lines = [line.split() for line in (self.folder / "log").read_text().splitlines()]
+        uses = [Use(*words, float(begun), float(ended)) for *words, begun, ended in lines]
+        uses.sort(key=lambda use: use.begun)
+        assert all(one.ended <= other.begun for one, other in pairwise(uses) if one.pid != other.pid)
+        return uses
+
+    def during(self, name, *what):
+        """The problems at work between the first and the last such use by a problem."""
+        uses = self.uses
+        theirs = [number for number, use in enumerate(uses) if use.problem == name and use.what in what]
+        return {use.problem for use in uses[theirs[0] : theirs[-1] + 1]}
+
+    def pids(self, name):
+        return {use.pid for use in self.uses if use.problem == name}
+
+
+@pytest.fixture
+def shared(faulty, tmp_path, monkeypatch):
+    def start_pool(self, _device):
+        return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=2))
+
+    monkeypatch.setattr(crew.Crew, "_start_pool", start_pool)
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    with Store.open(str(tmp_path / "tuner.db")) as store:
+        yield Shared(faulty, store, folder)
+
+
+def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_disturbs_the_others_finals(
+    shared, monkeypatch
+):
+    asked, request = defaultdict(dict), CompilePool.request
+
+    def note(self, spec, problem, config, urgency=Urgency.NOW):
+        asked[dict(problem.extras)["name"], config["behaviour"]][urgency] = True
+        return request(self, spec, problem, config, urgency)
+
+    monkeypatch.setattr(CompilePool, "request", note)
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until="c launch", configs=1),
+        shared.problem("b", "good,slow"),
+        shared.problem("c", "good,late", until="a vendor", configs=4, sleep_ms=100),
+    )
+    assert all(each.winner for each in ended.values())
+    assert shared.during("a", "launch") == {"a", "b", "c"}
+    assert len(shared.pids("a") | shared.pids("b")) == 2
+    assert shared.pids("c") == shared.pids("b")
+    launches = [use.problem for use in shared.uses if use.what == "launch"]
+    before_a_ended = launches[: len(launches) - launches[::-1].index("a")]
+    assert 0 < before_a_ended.count("c") < 8, "the older problem has the next turn, though c has more to measure"
+    for name in "abc":
+        assert shared.during(name, "finals", "vendor") == {name}
+    assert ended["a"].phases_s.keys() == {"set up", "search", "compile", "turn", "finals"}
+    assert list(asked["b", "slow"]) == [Urgency.NEXT, Urgency.BESIDE]
+    assert list(asked["c", "late"]) == [Urgency.NEXT, Urgency.BESIDE, Urgency.NOW], "it is the first once a has ended"
+
+
+@pytest.mark.parametrize("dying", [pytest.param("ab", marks=pytest.mark.long), "ba"])
+def test_a_worker_that_dies_harms_its_own_problem_alone(shared, dying):
+    deadly, healthy = dying
+    behaviours = {"a": "good,late", "b": "good,slow"}
+    behaviours[deadly] += ",deadly"
+    ended = shared.sweep(
+        shared.problem("a", behaviours["a"], until="b vendor", configs=1), shared.problem("b", behaviours["b"])
+    )
+    assert all(each.winner for each in ended.values())
+    assert ended[deadly].states[State.CRASHED] > 0
+    assert ended[healthy].states.keys() == {State.COMPLETE}
+    assert len(shared.pids(deadly)) > len(shared.pids(healthy)) == 1
+
+
+def test_a_worker_beside_another_opens_the_device_when_it_is_told(faulty):
+    beside = worker.Worker(None, opens=False)
+    assert beside.wait() == messages.Imported()
+    assert not beside.connection.poll(0.5)
+    beside.open()
+    assert beside.hello().device == INTERPRETER
+    beside.kill()
+
+
+class Order(Observer):
+    """Notes which problems begin and end."""
+
+    def __init__(self):
+        self.told = []
+
+    def problem_started(self, job, gpu):
+        self.told.append(("started", dict(job.problem.extras)["name"]))
+
+    def problem_ended(self, report):
+        self.told.append(("ended", dict(report.problem.extras)["name"]))
+
+
+def test_a_large_problem_works_alone(shared):
+    order = Order()
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until="large inputs", configs=1),
+        shared.problem("large", "good,late", until="b launch", limit_s=2, large=1),
+        shared.problem("b"),
+        observer=order,
+    )
+    assert all(each.winner for each in ended.values())
+    assert shared.during("large", "launch", "vendor") == {"large"}
+    assert order.told.index(("ended", "large")) < order.told.index(("started", "b"))
+    assert max(use.ended for use in shared.uses if use.problem == "a") < min(
+        use.begun for use in shared.uses if use.problem == "large" and use.what == "launch"
+    )
+
+
+@pytest.mark.parametrize("greedy", ["inputs", "launch", pytest.param("finals", marks=pytest.mark.long)])
+def test_what_runs_out_of_memory_beside_another_problem_is_done_again_alone(shared, greedy):
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until=f"b {greedy}", configs=1), shared.problem("b", greedy=greedy)
+    )
+    assert all(each.winner for each in ended.values())
+    assert ended["b"].states == {State.COMPLETE: 2}
+    assert ended["b"].measured == 2
+
+
+@pytest.mark.long
+def test_a_gpu_that_only_one_worker_can_open_is_tuned_by_that_one(shared, monkeypatch):
+    from faulty_kernels import serve_alone
+
+    monkeypatch.setattr(worker, "serve", serve_alone)
+    ended = shared.sweep(shared.problem("a", "good,deadly", configs=1, sleep_ms=300), shared.problem("b"))
+    assert all(each.winner for each in ended.values())
+
+
+class AtTrialOfBoth(Observer):
+    """Calls `action` once both problems have a trial."""
+
+    def __init__(self, action):
+        self.action, self.seen = action, set()
+
+    def trial_ended(self, job, config, outcome):
+        if job.problem not in self.seen:
+            self.seen.add(job.problem)
+            if len(self.seen) == 2:
+                self.action()
+
+
+def test_an_interrupt_ends_both_problems_and_keeps_their_trials(shared):
+    stop = threading.Event()
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until="b vendor", configs=1),
+        shared.problem("b", configs=8, sleep_ms=50),
+        observer=AtTrialOfBoth(stop.set),
+        stop=stop,
+    )
+    assert [(each.winner, each.reason) for each in ended.values()] == [(None, "interrupted")] * 2
+    assert 0 < ended["b"].measured < 8
+    assert len(shared.store.trials()) == sum(each.measured for each in ended.values())
+
+
+def test_a_spent_time_budget_decides_both_problems_on_what_there_is(shared, monkeypatch):
+    clock = SimpleNamespace(ahead_s=0.0, sleep=time.sleep)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead_s
+    monkeypatch.setattr(loop, "time", clock)
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until="b vendor", configs=1),
+        shared.problem("b", configs=8, sleep_ms=50),
+        plan=Plan(EXHAUSTIVE, time_budget_s=600.0),
+        observer=AtTrialOfBoth(lambda: setattr(clock, "ahead_s", 600.0)),
+    )
+    assert all(each.winner and each.stopped == "the time budget is spent" for each in ended.values())
+    assert ended["b"].measured < 8
