@@ -1,0 +1,80 @@
+"""What ships ready to run is right at every M, with a bias and in a graph, in a process that never imports Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tuner.hardware.device import current
+from tuner.kernel import registry
+from tuner.problem import Problem
+from tuner.tables import binaries
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+RANGES = {
+    (4096, 2048): {4: "gemv", 64: "swap_ab", 128: "tma", 256: "pointer"},
+    (4096, 4096): {16: "cluster_k", 128: "warp_specialized", 512: "any_width", 1024: "persistent_tma"},
+}
+"""By N and K, the kernel of each range by its last M."""
+PROGRAM = """
+import json, sys
+import torch
+from tuner.kernels import matmul
+
+errors = {}
+
+def check(name, got, right):
+    errors[name] = ((got.float() - right).abs().max() / right.abs().max()).item()
+
+for (n, k), last in (((4096, 2048), 256), ((4096, 4096), 1024)):
+    weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)
+    for m in {1, 2, 3, 5, 15, 16, 17, 33, *range(20, last, 37), last - 1, last}:
+        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        right = a.float() @ weight.t().float()
+        check(f"{m}x{k}", matmul(a, weight.t()), right)
+        check(f"{m}x{k} in three dimensions", matmul(a.view(1, m, k), weight.t())[0], right)
+        check(f"{m}x{k} with a bias", matmul(a, weight.t(), bias=bias), right + bias.float())
+    a, out = (torch.empty(100, size, device="cuda", dtype=torch.bfloat16) for size in (k, n))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        matmul(a, weight.t(), out=out)
+    a.normal_()
+    graph.replay()
+    check(f"100x{k} in a graph", out, a.float() @ weight.t().float())
+print(json.dumps({"errors": errors, "imported": "triton" in sys.modules}))
+"""
+
+
+def test_every_m_is_right_without_triton(make_family, make_row, make_table, tmp_path):
+    device, rows, families = current(), [], []
+    for (n, k), kernels in RANGES.items():
+        for epilogue in ("none", "bias"):
+            for m, kernel in kernels.items():
+                problem = Problem(m, n, k, dtype="bfloat16", layout="nt", epilogue=epilogue)
+                spec = registry.find("matmul", kernel)
+                parts = {"dtype": "bfloat16", "layout": "nt", "epilogue": epilogue}
+                config = spec.default_config(problem, device)
+                rows.append(make_row(m, n, k, config=config, version=spec.version, **parts))
+            families.append(make_family(*kernels, problem=problem))
+    table = make_table(*rows, device=device, families=tuple(families))
+    table.write(tmp_path)
+    assert binaries.write(table, tmp_path).failed == ()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+    places = {"PATH": "/nowhere", "TRITON_CACHE_DIR": str(tmp_path / "cache"), "TUNER_TABLES": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=kept | places, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert max(found["errors"].values()) < 1e-2, found["errors"]
+    assert len(found["errors"]) > 100
+    assert not found["imported"], done.stderr
+    assert "no tuned config" not in done.stderr
