@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tuner as triton_tuner
+from tuner.errors import DeviceError
 from tuner.problem import suite
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
@@ -93,7 +94,10 @@ def ships(family: Family, slug: str) -> bool:
     named = dict(zip(COLUMNS, family, strict=True))
     ends = {named["m"].split("-")[0], named["m"].split("-")[-1]}
     problems = [suite.problem_of({**named, "m": m}) for m in ends]
-    return all(triton_tuner.lookup(problem, slug).source == f"package {PACKAGE}" for problem in problems)
+    try:
+        return all(triton_tuner.lookup(problem, slug).source == f"package {PACKAGE}" for problem in problems)
+    except DeviceError:  # nothing ships for such a device
+        return False
 
 
 def write(path: Path, wanted: list[Family], users: Mapping[Family, list[str]]) -> None:
