@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -227,6 +228,19 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
         200: 256,
     }
     assert all(each.evidence == "measured" for each in found[0].ranges)
+
+
+@pytest.mark.parametrize("finishes_first", [True, False])
+def test_with_a_time_budget_a_ladder_is_finished_before_the_next_one_goes_on(finishes_first):
+    wide = Problem.from_fields({**problem(1).fields(), "n": 2 * problem(1).n})
+    ladders = [*family.ladders(range(1, 65), problem), *family.ladders(range(1, 65), wide.with_m)]
+    agenda, order = Agenda([], ladders, time_us, finishes_first=finishes_first), list[Problem]()
+    while agenda:
+        order.append(agenda.take().problem)
+        won = winner(order[-1], CONFIGS[0])
+        agenda.ended(order[-1], Result(won, {}, {CONFIGS[0]: 1.0}), [won])
+    changes = sum(one.n != other.n for one, other in itertools.pairwise(order))
+    assert (changes == 1) is finishes_first
 
 
 def crossing(last: int, us: Callable[[Config, int], float]) -> tuple[Family, list[int], dict[int, float]]:

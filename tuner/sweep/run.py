@@ -73,8 +73,9 @@ def sweep(
         prefetcher.import_ahead()
         # The first job is made for the device expected here while the workers open theirs.
         expected = _expected(store, crew)
-        in_order = len(crew.supervisors) == 1 or plan.time_budget_s is not None
-        todo = _agenda(problems, expected, in_order=in_order) if expected else Agenda(())
+        is_bounded = plan.time_budget_s is not None
+        order = {"in_order": len(crew.supervisors) == 1 or is_bounded, "finishes_first": is_bounded}
+        todo = _agenda(problems, expected, **order) if expected else Agenda(())
         if expected and todo:
             prefetcher.request(todo.take(), expected)
         device, environment = crew.wait_until_ready(stop)
@@ -82,7 +83,7 @@ def sweep(
         prefetcher.pool = crew.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
-            todo = _agenda(problems, device, in_order=in_order)
+            todo = _agenda(problems, device, **order)
         prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.outlast(run)
@@ -108,11 +109,12 @@ def _expected(store: Store, crew: Crew) -> Device | None:
     return known[0] if len(known) == 1 else None
 
 
-def _agenda(problems: Problems, device: Device, *, in_order: bool) -> Agenda:
+def _agenda(problems: Problems, device: Device, *, in_order: bool, finishes_first: bool) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
     ladders = [each for each in listed if isinstance(each, Ladder)]
     single = [each for each in listed if isinstance(each, Problem)]
-    return Agenda(single if in_order else rarest_first(single), ladders, estimates(device))
+    ordered = single if in_order else rarest_first(single)
+    return Agenda(ordered, ladders, estimates(device), finishes_first=finishes_first)
 
 
 def estimates(device: Device) -> Estimate:
