@@ -122,7 +122,7 @@ def test_tables_in_order_are_listed_by_their_devices(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "entry_points", lambda group: [EntryPoint(sources.OWN, "tuner.tables.shipped", group)])
     assert [(finding.status, finding.found) for finding in check_tables()] == [
         (Status.OK, f"$TUNER_TABLES {tmp_path}: for nvidia-h200-sm90-132"),
-        (Status.OK, "package tuner.tables.shipped: for nvidia-h200-sm90-132"),
+        (Status.OK, "package tuner.tables.shipped: for nvidia-h100-80gb-hbm3-sm90-132, nvidia-h200-sm90-132"),
     ]
 
 

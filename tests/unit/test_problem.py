@@ -80,7 +80,7 @@ def test_a_device_is_known_by_its_slug_and_by_its_name(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sm_90", "'sm_90' is an architecture: expected a device; use 'nvidia-h200-sm90-132'"),
+        ("sm_90", "'sm_90' is an architecture: expected a device; use 'nvidia-h100-80gb-hbm3-sm90-132' or "),
         ("gfx942", "'gfx942' is an architecture: expected a device; use 'amd-instinct-mi300x-gfx942-304'"),
         ("H100", "unknown device 'H100': expected one of amd-instinct-mi300x-gfx942-304, "),
         ("", "unknown device '': expected one of "),

@@ -56,6 +56,17 @@ def test_refinements_are_outside_of_the_space_and_yet_configs_that_a_lookup_take
     assert found == ({"num_ctas", "SHARE_B"} if clusters else set())
 
 
+@pytest.mark.skipif(not triton_version().startswith("3.7."), reason="cluster_k runs under Triton 3.7 alone")
+def test_a_space_tries_refinements_that_exchange_an_option_of_theirs():
+    """A search won by them, and `tuner verify` called them untried."""
+    few = Problem(16, 1024, 4096, dtype="bf16", layout="nt")
+    space = registry.find("matmul", "cluster_k").space(few, H200)
+    refined = [one for config in space.configs()[::2] for one in space.refinements(config)]
+    assert len(refined) > 20
+    assert all(space.tries(one) for one in refined)
+    assert not any(space.tries(one.replace(PDL_TRIGGER=3)) for one in refined)
+
+
 def test_a_space_tries_its_configs_and_their_refinements_and_nothing_else():
     big = Rule("big", "here", lambda config, _problem, _device: "128" if config.get("maxnreg") == 128 else None)
     refine = lambda config, _problem, _device: [config.replace(maxnreg=value) for value in (96, 128)]  # noqa: E731

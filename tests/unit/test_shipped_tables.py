@@ -58,6 +58,7 @@ def test_any_other_package_is_asked_before_them(monkeypatch):
 def test_who_takes_a_table_takes_an_installed_package_by_its_name(own):
     for name in (OWN, PACKAGE):
         source = sources.named(name)
-        assert [source.devices()[0].slug] == source.slugs() == ["nvidia-h200-sm90-132"]
+        assert source.slugs() == ["nvidia-h100-80gb-hbm3-sm90-132", "nvidia-h200-sm90-132"]
+        assert source.slugs() == [device.slug for device in source.devices()]
     with pytest.raises(TableError, match="nobody is not there: expected a table, a folder of tables, a package or"):
         sources.named("nobody")

@@ -87,8 +87,9 @@ class SearchSpace:
         near = self.narrowed(**{name: (value,) for name, value in config.pairs}).programs()
         if config in near:
             return self.rejection(config) is None
-        plain = (one for one in near if set(one.pairs) < set(config.pairs) and self.rejection(one) is None)
-        return any(config in self.refinements(one) for one in plain)
+        pairs, options = set(config.pairs), set(self.options)
+        plain = (one for one in near if {pair for pair in one.pairs if pair[0] not in options} <= pairs)
+        return any(config in self.refinements(one) for one in plain if self.rejection(one) is None)
 
     def best(
         self,
