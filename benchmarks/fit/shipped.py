@@ -6,7 +6,8 @@
 The families are those of the suite `decode` and of the models in benchmarks/data/models.json, each sharded as it says
 there, for batches of 1 to 256. What most of them share comes first; what ships already is left out. The database stays
 in FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
-`tuner merge` or by running this with their databases (--also). Needs transformers.
+`tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz has the winners for
+the H100 so far: unpacked as FOLDER/shipped.db it saves their time. Needs transformers.
 """
 
 from __future__ import annotations
