@@ -10,9 +10,9 @@ from torch.autograd import forward_ad
 
 from tuner.errors import InputError, ProblemError
 from tuner.hardware import triton_settings
+from tuner.kernels.base.dtypes import DTYPES, outputs
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.base.sharing import overlaps_itself, share_memory
-from tuner.kernels.gemm.pointer.space import DTYPES, outputs
 from tuner.launch import compat
 from tuner.launch.torch_precision import torch_precision
 from tuner.problem import dtype as dtypes

@@ -1,50 +1,21 @@
-"""The last step of any op's checked call, which looks up a config and launches the kernel."""
+"""The last step of any op's checked call, which looks up a config and launches it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tuner.errors import KernelError
 from tuner.hardware import device as devices
-from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
-from tuner.kernel import registry
-from tuner.kernel.config import Config
 from tuner.kernels.base.activations import activated, saturated
-from tuner.kernels.ops import by_torch, ready, untuned
-from tuner.kernels.ops.ready import serves
-from tuner.launch import binaries, cuda
-from tuner.launch.binaries import NotShippedError
-from tuner.launch.failure import failures, is_no_fault
-from tuner.launch.launch import Launch
-from tuner.launch.plan import (
-    Ahead,
-    AlikeMs,
-    Recording,
-    launches_without_memory,
-    recorded,
-)
-from tuner.launch.step import RecordedLaunch
+from tuner.kernels.ops import ready
+from tuner.launch.plan import Recording
 from tuner.lookup import strict
-from tuner.lookup.decision import TUNED, Match
-from tuner.lookup.lookup import counter, drop, lookup, on_change, rows_of_family
+from tuner.lookup.lookup import lookup
 from tuner.problem import Problem, dtype
-
-_launched: set[tuple[Problem, str, Config]] = set()
-_MOST_LAUNCHED = 65_536
-_families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
-"""By families that were prepared and the device's index, what their ranges launch, where binaries say so."""
-on_change(_families.clear)
-_torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
-"""By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
-_MOST_KINDS = 8192
-on_change(_torch_serves.clear)
 
 
 def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
@@ -70,165 +41,12 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard:
         made = ready.launch(operands, problem, model, index, match)
-        return made or _launch_by_kernels(operands, problem, model, index, match)
+        if made is None:
+            # It takes as long to import as what a program of ready launches imports in all.
+            from tuner.kernels.ops import by_kernels
 
-
-def _launch_by_kernels(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording:
-    """Launch by the host code of kernels."""
-    with devices.expected(model), recorded(_shipped(problem.op, model, index)) as recording:
-        if _torch_serves and _compute_as_before(operands, problem, model):
-            return recording
-        while True:
-            try:
-                registry.find(problem.op, match.kernel).launch(operands, match.config)
-            except NotShippedError:
-                recording.forget()
-                _compute_by_torch(operands, problem, model, match)
-                return recording
-            except failures() as e:
-                if (problem, model.slug, match.config) in _launched or is_no_fault(e):
-                    raise
-                recording.forget()
-                reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300]
-                try:
-                    match = drop(problem, model, match, reason)
-                except KernelError:
-                    raise e from None
-            else:
-                break
-        # A binary must not be loaded while a graph is captured: then a later call does it.
-        if index is None or not torch.cuda.is_current_stream_capturing():
-            _prepare(problem, model, index, match, recording)
-    recording.count = counter(problem, model)
-    if match.rule in (*TUNED, "default"):
-        recording.alike = _alike(problem, model, match)
-    if len(_launched) >= _MOST_LAUNCHED:
-        _launched.clear()
-    _launched.add((problem, model.slug, match.config))
-    return recording
-
-
-def _prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
-    """Make ready, while the GPU works, what other Ms of a family need: no later M waits for it."""
-    if match.rule == "default":
-        untuned.prepare(problem, model, index, match.config, made)
-        return
-    family = (problem.family, model.slug, index)
-    if match.rule not in ready.MEASURED:
-        return
-    # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
-    is_first = family not in _families or (problem, model.slug, match.config) not in _launched
-    if family not in _families:
-        _families[family] = [*_ranges_of(problem, model, match, made)]
-    if is_first and _families[family] and (own := _without_memory(problem, match.config, made.find)) is not None:
-        made.ahead = Ahead(own, _families[family])
-
-
-def _ranges_of(
-    problem: Problem, model: Device, match: Match, made: Recording
-) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
-    """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
-    seen: set[Config] = set()
-    for row in rows_of_family(problem, model, match):
-        if made.find is None:
-            with contextlib.suppress(KernelError):
-                registry.find(problem.op, row.config.kernel)
-            continue
-        _without_memory(row.problem, row.config, made.find)
-        for alike in () if row.config in seen else _alike_of(row.problem, model, row.config):
-            launches = _without_memory(row.problem.with_m(alike.first_m), row.config, made.find)
-            if launches is not None:
-                yield replace(alike, serves=serves(row.problem, model, row.config, TUNED)), launches
-        seen.add(row.config)
-
-
-def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[RecordedLaunch] | None:
-    """What operands without memory launch by shipped kernels, which are loaded."""
-    with contextlib.suppress(KernelError, NotImplementedError, *failures()), recorded(find) as seen:
-        registry.find(problem.op, config.kernel).compile(problem, config)
-        for launch, kernel in seen.launches:
-            if launch.concurrent:
-                cuda.ask_for_shared(kernel)
-        return launches_without_memory(seen)
-    return None
-
-
-def _alike_of(problem: Problem, model: Device, config: Config) -> Sequence[AlikeMs]:
-    """The Ms of a family that a config's shipped binaries are known to launch alike."""
-    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, model.slug)
-    return () if shipped is None else shipped.ranges.get(binaries.range_key(problem, config), ())
-
-
-def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
-    """The Ms of a range whose launches are known to be like those of this one.
-
-    Of a tuned range the index of its binaries says so; of a family that nobody tuned, what made it ready.
-    """
-    if problem.is_keyed:
-        return None
-    if match.rule == "default":
-        alike = untuned.alike(problem, model, match.config)
-    else:
-        shipped = binaries.shipped_binaries(problem.op, model.slug)
-        alike = None if shipped is None else shipped.alike(problem, match.config)
-    if alike is None:
-        return None
-    rules = ("default",) if match.rule == "default" else TUNED
-    return replace(alike, serves=serves(problem, model, match.config, rules))
-
-
-def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
-    """The function that finds a launch's shipped kernel, or None if Triton makes all of them."""
-    if model.is_interpreter:
-        return None
-    is_strict, by_triton = strict.is_on(), triton_settings.is_instrumented()
-    shipped = None if by_triton else binaries.shipped_binaries(op, model.slug)
-    if shipped is None and not is_strict:
-        return None
-
-    def find(launch: Launch) -> Any:
-        kernel = None if shipped is None else shipped.kernel(launch.key, launch.function, index)
-        if kernel is None and is_strict:
-            raise NotShippedError(f"no binary of {launch.function.__name__} ships for this launch")
-        return kernel
-
-    return find
-
-
-def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Match) -> None:
-    """Write the output of a call that no shipped binary serves, count it as a miss, and keep what served it."""
-    if problem.invariant:
-        why = NotImplementedError("torch's library sums in another order for another M")
-        raise KernelError(strict.refusal(problem, model, match, why))
-    vendor = registry.serving(problem, model)[0].vendor
-    try:
-        by_torch.compute(operands, vendor)
-    except NotImplementedError as e:
-        raise KernelError(strict.refusal(problem, model, match, e)) from None
-    count, kind = strict.note(problem, model, match, "torch's library"), _kind(operands, problem, model)
-    if kind is not None:
-        if len(_torch_serves) >= _MOST_KINDS:
-            _torch_serves.clear()
-        _torch_serves[kind] = vendor, count
-
-
-def _compute_as_before(operands: Any, problem: Problem, model: Device) -> bool:
-    """Write the output by torch and return True, if an earlier call of this kind was served so."""
-    vendor, count = _torch_serves.get(_kind(operands, problem, model), (None, None))
-    if vendor is None:
-        return False
-    by_torch.compute(operands, vendor)
-    if count is not None:
-        count()
-    return True
-
-
-def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
-    """All that decides which binaries a call needs; None of a list of matrices."""
-    tensors = [getattr(operands, name, None) for name in ("a", "b", "out", "bias", "scale_a", "scale_b", "ends")]
-    if isinstance(tensors[0], tuple):
-        return None
-    return problem, model.slug, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)
+            made = by_kernels.launch(operands, problem, model, index, match)
+        return made
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

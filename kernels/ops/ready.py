@@ -13,9 +13,8 @@ from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
-from tuner.launch.alike import LAST_M
 from tuner.launch.failure import failures, is_no_fault
-from tuner.launch.plan import Ahead, AlikeMs, LaunchPlan, Recording, operands_of, stream_of
+from tuner.launch.plan import LAST_M, Ahead, AlikeMs, LaunchPlan, Recording, operands_of, stream_of
 from tuner.launch.ready import ReadyLaunches, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules

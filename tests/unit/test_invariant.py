@@ -17,7 +17,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.gemm import invariant, sums
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
-from tuner.kernels.ops import dispatch
+from tuner.kernels.ops import by_kernels
 from tuner.lookup import match_rules
 from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.row import Row
@@ -226,4 +226,4 @@ def _families(make_family):
 def test_a_strict_process_has_no_library_for_it():
     match = match_rules.decide(decode(16), H200, []).match
     with pytest.raises(KernelError, match="torch's library sums in another order for another M"):
-        dispatch._compute_by_torch(None, decode(16), H200, match)
+        by_kernels._compute_by_torch(None, decode(16), H200, match)

@@ -13,11 +13,9 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch.arguments import Place
 from tuner.launch.launch import Launch
-from tuner.launch.plan import AlikeMs, recorded
+from tuner.launch.plan import LAST_M, AlikeMs, recorded
 from tuner.problem import Problem
 
-LAST_M = 1024
-"""The last M that is looked at: what a server decodes at once. A longer prefill takes milliseconds anyway."""
 MOST_OF_A_RANGE = 64
 """Parts of one range that are launched alike. Where each M is launched in another way, some are left to their calls."""
 

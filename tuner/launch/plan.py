@@ -20,6 +20,8 @@ from tuner.lookup import lookup
 
 Make = Callable[[int], tuple[Any, ...]]
 """Makes a launch's temporary tensors on a stream, which is given by its handle."""
+LAST_M = 1024
+"""The last M of ranges that is looked at: what a server decodes at once. A longer prefill takes milliseconds anyway."""
 MOST_KEYS = 4096
 """Keys with plans, of a few KB each. Beyond it all are dropped, so that a process with many shapes stays bounded."""
 MOST_ADDRESSES = 8192

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
+from tuner.kernels.base.dtypes import DTYPES, outputs
 from tuner.kernels.base.operands import cannot_align
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
 NAME = "pointer"
-FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-DTYPES = (*FLOATS, "int8")
-"""The dtypes that operands may have."""
 STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
 
@@ -40,13 +38,6 @@ def supports_operands(problem: Problem, device: Device) -> str | None:
     if problem.out_dtype == "int32" and problem.epilogue != "none":
         return f"no {problem.epilogue} of int8 without scales: its sums stay whole numbers"
     return cannot_align(problem) or _hardware_lacks(problem, device)
-
-
-def outputs(a_dtype: str, scaling: str) -> tuple[str, ...]:
-    """The output dtypes that a product of these operands may have; sums of int8 are int32 unless they are scaled."""
-    if a_dtype == "int8":
-        return ("int32",) if scaling == "none" else FLOATS[:3]
-    return FLOATS
 
 
 def _hardware_lacks(problem: Problem, device: Device) -> str | None:
