@@ -13,8 +13,9 @@ from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
+from tuner.launch.call_cache import has_launch_hooks
 from tuner.launch.failure import failures, is_no_fault
-from tuner.launch.plan import LAST_M, Ahead, AlikeMs, LaunchPlan, Recording, operands_of, stream_of
+from tuner.launch.plan import LAST_M, Ahead, AlikeMs, LaunchPlan, Recording, operands_of
 from tuner.launch.ready import ReadyLaunches, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules
@@ -38,6 +39,8 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
     held = _held(problem, model)
     if held is None or match.rule not in MEASURED or (problem, model.slug, match.config) in _lost:
         return None
+    if has_launch_hooks() or triton_settings.hears_of_loads():
+        return None  # who listens hears of what Triton launches
     found = held.range_of(problem, match.config)
     if found is None or not found.lies_like(operands) or not _is_whole(held, problem, model, match):
         return None
@@ -45,10 +48,9 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
     try:
         recording.ready = held.launches(found, problem.m, index)
         addresses = [each.data_ptr() for each in operands_of(operands) or ()]
-        LaunchPlan(index or 0, [each.step() for each in recording.ready], ()).launch(
-            stream_of()(index or 0), *addresses
-        )
-    except failures(OSError) as e:
+        plan = LaunchPlan(index or 0, [each.step() for each in recording.ready], ())
+        plan.launch(plan.stream_of(plan.index), *addresses)
+    except failures(OSError, AttributeError) as e:
         if is_no_fault(e):
             raise
         _lost.add((problem, model.slug, match.config))
@@ -67,7 +69,7 @@ def _held(problem: Problem, model: Device) -> ReadyLaunches | None:
     """What ships ready to run for the op of a problem; None where Triton is to make what is launched."""
     if problem.is_keyed or not problem.aligned or model.is_interpreter or triton_settings.is_instrumented():
         return None
-    return ready_launches(problem.op, model, sources.digest())
+    return ready_launches(problem.op, model, sources.digest)
 
 
 def _is_whole(held: ReadyLaunches, problem: Problem, model: Device, match: Match) -> bool:
@@ -83,7 +85,7 @@ def _ready_ranges(
     seen: set[Config] = set()
     for row in rows_of_family(problem, model, match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
-            with contextlib.suppress(*failures(OSError)):
+            with contextlib.suppress(*failures(OSError, AttributeError)):
                 launches = held.launches(each, each.alike.first_m, index)
                 yield replace(each.alike, serves=serves(row.problem, model, row.config, TUNED)), launches
         seen.add(row.config)

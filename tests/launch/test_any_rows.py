@@ -183,6 +183,13 @@ def test_what_the_device_refuses_takes_the_long_way(ship, make_stub):
     assert_each_call_launched_its_own(report)
 
 
+def test_who_listens_hears_of_what_ships_ready(ship, make_stub):
+    low, high = Problem(64, 64, 256), Problem(128, 128, 256)
+    path, *_ = ship(low, high, config=BY_KERNEL["tma"], first=1)
+    report = make_stub().run("served.py", "heard", str(path), "[64, 128]")
+    assert [(told["looked"], told["heard"] > 0) for told in report.printed["calls"]] == [(1, True), (1, True)]
+
+
 @pytest.fixture(scope="module")
 def kinds(ship, make_stub):
     problem, config = Problem(128, 256, 256), BY_KERNEL["tma"]

@@ -5,6 +5,7 @@ Importing Triton takes longer than all else that a process does before it serves
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import sys
@@ -33,11 +34,22 @@ def is_instrumented() -> bool:
     return bool(found.runtime.debug or found.compilation.instrumentation_mode)
 
 
+def hears_of_loads() -> bool:
+    """Whether a hook of Triton's is to hear of each kernel that is loaded."""
+    found = knobs()
+    names = ("kernel_load_start_hook", "kernel_load_end_hook")
+    hooks = [] if found is None else [getattr(found.runtime, name, None) for name in names]
+    return any(getattr(hook, "calls", hook is not None) for hook in hooks)
+
+
 def version() -> str:
     """The version of Triton; "" without Triton."""
     loaded = sys.modules.get("triton")
-    if hasattr(loaded, "__version__"):
-        return str(loaded.__version__)  # type: ignore[union-attr]
+    return str(loaded.__version__) if hasattr(loaded, "__version__") else _installed()  # type: ignore[union-attr]
+
+
+@functools.cache
+def _installed() -> str:
     try:
         return importlib.metadata.version("triton").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

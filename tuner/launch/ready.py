@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,13 +157,13 @@ class ReadyLaunches:
         return ()
 
 
-def ready_launches(op: str, device: Device, sources: str) -> ReadyLaunches | None:
+def ready_launches(op: str, device: Device, sources: Callable[[], str]) -> ReadyLaunches | None:
     """What ships ready beside this process's tables; None where nothing does for this device and these kernels.
 
     Args:
         op: The op.
         device: The device.
-        sources: The digest of the kernels' sources, see `described`.
+        sources: Returns the digest of the kernels' sources, as the index has it.
     """
     try:
         return _known[op, device.slug]
@@ -182,9 +182,9 @@ def ready_launches(op: str, device: Device, sources: str) -> ReadyLaunches | Non
     return made
 
 
-def _is_made_for(index: Mapping[str, Any], device: Device, sources: str) -> bool:
+def _is_made_for(index: Mapping[str, Any], device: Device, sources: Callable[[], str]) -> bool:
     backend, arch = [*index["target"], "", ""][:2]
-    if not sources or index.get("sources") != sources or (backend, f"sm_{arch}") != ("cuda", device.arch):
+    if not index.get("sources") or (backend, f"sm_{arch}") != ("cuda", device.arch) or index["sources"] != sources():
         return False
     return all(isinstance(each, dict) and "key" in each for each in index["kernels"])
 

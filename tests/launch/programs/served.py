@@ -87,6 +87,19 @@ def refused() -> None:
         os.environ["CUDA_STUB_REFUSED"] = "1"
 
 
+def heard() -> None:
+    """By a table's ranges, while a hook listens to what is loaded; then to launches."""
+    tuner.use(sys.argv[2])
+    first, second = json.loads(sys.argv[3])
+    for name, m in (("kernel_load_start_hook", first), ("launch_enter_hook", second)):
+        heard_of: list[Any] = []
+        hook, hear = getattr(knobs.runtime, name), lambda *about, to=heard_of: to.append(about)
+        hook.add(hear)
+        call(stub_matmul.half(m, 256), stub_matmul.half(256, m))
+        hook.remove(hear)
+        told[-1]["heard"] = len(heard_of)
+
+
 def any_rows() -> None:
     """By a table's ranges, calls of several kinds at one M and then at others; each kind has its own plans."""
     tuner.use(sys.argv[2])
