@@ -263,7 +263,7 @@ def cut_index(index):
 
 
 def change_version(index):
-    index.write_text(index.read_text().replace('"version": 1', '"version": 2'))
+    index.write_text(index.read_text().replace('"version": 2', '"version": 3'))
 
 
 def change_triton(index):
@@ -286,7 +286,7 @@ def change_binaries(index):
     ("change", "lines"),
     [
         (cut_index, ["is not used: "]),
-        (change_version, ["is not used: format 'triton-tuner kernels' 2"]),
+        (change_version, ["is not used: format 'triton-tuner kernels' 3"]),
         (change_triton, ["to ship them for this Triton: tuner capture again, then tuner export DIR --with-kernels"]),
         (change_source, ["library:double has binaries of another source", "library:negate has binaries of another"]),
         (change_binaries, [".cubin was changed"] * 3),

@@ -25,17 +25,19 @@ class StubDriver(CudaDriver):
         tell_of_stub(self)
 
 
-# Plans ask torch, which here asks the driver: a program may have it answer otherwise.
-torch._C._cuda_getCurrentRawStream = lambda device: driver.active.get_current_stream(device)  # noqa: PLW0108
-torch._C._cuda_getDevice = lambda: driver.active.get_current_device()  # noqa: PLW0108
+torch._C._cuda_getCurrentRawStream = lambda _device: STREAM
+torch._C._cuda_getDevice = lambda: 0
 
 
 def tell_of_stub(made: Any) -> None:
-    """Give a driver the getters that it would take from torch."""
+    """Give a driver the getters that it would take from torch; a program may have it answer otherwise."""
     made.get_device_capability = lambda _device=None: (9, 0)
     made.get_current_stream = lambda _device=None: STREAM
     made.get_current_device = lambda: 0
     made.set_current_device = lambda _device: None
+    # Plans ask torch.
+    torch._C._cuda_getCurrentRawStream = lambda device: made.get_current_stream(device)  # noqa: PLW0108
+    torch._C._cuda_getDevice = lambda: made.get_current_device()  # noqa: PLW0108
 
 
 def late_driver() -> Any:
