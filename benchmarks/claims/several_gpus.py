@@ -49,7 +49,8 @@ class Watch(Observer):
     """Samples what each GPU does; an observer, because it must know what is left."""
 
     def __init__(self, supervisors: list[WorkerSupervisor]) -> None:
-        self.gpus = tuple(supervisors)  # the first of each GPU, which knows its others
+        self.supervisors = supervisors  # a second one of each GPU follows later
+        self.gpus = tuple(supervisors)
         self.seconds: list[Counter[str]] = [Counter() for _ in self.gpus]
         self.left: int | None = None
         self.ended = threading.Event()
@@ -65,9 +66,9 @@ class Watch(Observer):
     def cause(self, first: WorkerSupervisor) -> str:
         if self.left is None:
             return "start"
-        both = (first, *first.others)
+        both = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
         for supervisor in both:
-            if supervisor.is_on_device:
+            if supervisor.seat.is_on_device:
                 return AT_WORK.get(supervisor.phase, "loop")
         jobs = [(supervisor.phase, supervisor.job) for supervisor in both if supervisor.job is not None]
         if not jobs:

@@ -24,6 +24,8 @@ from tuner.lookup.lookup import counter, lookup, on_change, rows_of_family
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
+_UNREADABLE = (OSError, AttributeError, TypeError)
+"""What files raise beside `failures` that are not what an export wrote."""
 MEASURED = ("exact", "family")
 """The rules by which a call gets what was tuned for its own device."""
 _families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
@@ -50,7 +52,7 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
         addresses = [each.data_ptr() for each in operands_of(operands) or ()]
         plan = LaunchPlan(index or 0, [each.step() for each in recording.ready], ())
         plan.launch(plan.stream_of(plan.index), *addresses)
-    except failures(OSError, AttributeError) as e:
+    except failures(*_UNREADABLE) as e:
         if is_no_fault(e):
             raise
         _lost.add((problem, model.slug, match.config))
@@ -85,7 +87,7 @@ def _ready_ranges(
     seen: set[Config] = set()
     for row in rows_of_family(problem, model, match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
-            with contextlib.suppress(*failures(OSError, AttributeError)):
+            with contextlib.suppress(*failures(*_UNREADABLE)):
                 launches = held.launches(each, each.alike.first_m, index)
                 yield replace(each.alike, serves=serves(row.problem, model, row.config, TUNED)), launches
         seen.add(row.config)

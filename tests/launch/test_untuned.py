@@ -28,13 +28,13 @@ def what(launch):
 
 
 def needed(report):
-    """What was made and asked for at the first call, at the second and at all others."""
+    """What was made, and the formula and rules asked for, at the first call, at the second and at all others."""
     first, second, *others = report.printed["calls"]
-    return [first], [second], [call for call in others if call["made"] or call["asked"]]
+    return [first], [second], [call for call in others if call["made"] or call["asked"] or call["ruled"]]
 
 
 @pytest.mark.parametrize("kind", ["half", *(pytest.param(each, marks=pytest.mark.long) for each in ("scaled", "bmm"))])
-def test_after_a_second_range_no_m_up_to_256_compiles_or_asks_the_formula(called, kind):
+def test_after_a_second_range_no_m_up_to_256_compiles_or_asks_formula_or_rules(called, kind):
     report = called(kind, "usual", *EVERY)
     (first,), (second,), others = needed(report)
     assert first["made"] == 1

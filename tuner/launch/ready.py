@@ -83,7 +83,7 @@ class ReadyKernel:
         """Load it onto the current device.
 
         Raises:
-            OSError, TypeError, ValueError: its files are not those that the index names.
+            OSError, AttributeError, KeyError, TypeError, ValueError: its files are not those that the index names.
             RuntimeError: the driver refuses it.
         """
         found = {suffix: (folder / f"{digest}.{suffix}").read_bytes() for suffix, digest in entry.files.items()}
@@ -108,15 +108,13 @@ class ReadyLaunches:
             self._entries |= {each["key"]: (folder, each) for each in index["kernels"]}
         self._ranges: dict[str, tuple[ReadyRange, ...]] = {}
         self._made: dict[tuple[str, int | None], ReadyKernel] = {}
-        self.refused: set[str] = set()
 
     def ranges(self, problem: Problem, config: Config) -> tuple[ReadyRange, ...]:
         """The ranges of a problem's family that a config serves."""
         key = binaries.range_key(problem, config)
-        found = self._ranges.get(key)
-        if found is None:
-            found = self._ranges[key] = () if key in self.refused else self._read(key)
-        return found
+        if key not in self._ranges:
+            self._ranges[key] = self._read(key)
+        return self._ranges[key]
 
     def range_of(self, problem: Problem, config: Config) -> ReadyRange | None:
         """The range that holds a problem's M; None where there is none."""
@@ -127,7 +125,7 @@ class ReadyLaunches:
         """What an M of a range launches, loaded onto the current device.
 
         Raises:
-            OSError, TypeError, ValueError, RuntimeError: see `ReadyKernel`.
+            OSError, AttributeError, KeyError, TypeError, ValueError, RuntimeError: see `ReadyKernel`.
         """
         made = []
         for each, places in zip(found.launches, found.alike.places, strict=True):

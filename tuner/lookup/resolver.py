@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from tuner.errors import ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
+from tuner.kernel.config import Config
 from tuner.lookup import advice, match_rules
 from tuner.lookup.decision import TUNED, Decision, Match
 from tuner.lookup.device_winners import DeviceWinners
@@ -73,6 +74,7 @@ class Resolver:
         self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
         self._ranges: dict[tuple[str, Key], AnsweredRanges] = {}
         self._foreseen: dict[tuple[str, Key], list[Decision]] = {}
+        self._runs: dict[tuple[str, Key, Config], set[int]] = {}
         self._batches: dict[tuple[str, Key], tuple[list[int], list[AnsweredRanges]]] = {}
 
     def answer(self, problem: Problem, device: Device | str | None) -> Match:
@@ -138,15 +140,23 @@ class Resolver:
             return True
         if any(problem in winners.rows for winners in self._of_relatives(device)):
             return False
-        return match.rule != "default" or match_rules.can_run(match.config, problem, device)
+        if match.rule != "default" or problem.m in self._runs.get((device.slug, problem.family, match.config), ()):
+            return True
+        return match_rules.can_run(match.config, problem, device)
 
     def foresee(self, problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
-        """See `lookup.foresee`. A range whose answer does not suit its first M is left to its own calls."""
+        """See `lookup.foresee`. A range whose answer does not suit its first M is left to its own calls.
+
+        At which Ms an answer can run is found out here too: no later call asks the kernel's rules.
+        """
         m = 1
         while m <= most_m:
             last, match = self._known_or_foreseen(problem.with_m(m), device) or (m, None)
             if match is not None and match.rule == "default":
-                yield range(m, min(last, most_m) + 1), match
+                ms = range(m, min(last, most_m) + 1)
+                runs = {each for each in ms if match_rules.can_run(match.config, problem.with_m(each), device)}
+                self._runs.setdefault((device.slug, problem.family, match.config), set()).update(runs)
+                yield ms, match
             is_tuned = match is not None and match.rule != "default"
             m = 1 + (last if is_tuned or last > m else match_rules.default_range(m)[1])
 

@@ -96,7 +96,7 @@ class Loop:
                     if supervisor.phase is Phase.DONE:
                         self._conclude(supervisor, interrupted=stop.is_set())
                 # Of two problems on a GPU, the older one has the first turn.
-                for supervisor in sorted(self._supervisors, key=lambda each: each.is_second):
+                for supervisor in sorted(self._supervisors, key=lambda each: each.seat.is_second):
                     if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
@@ -114,7 +114,7 @@ class Loop:
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""
-        problems = max(1 + len(supervisor.others) for supervisor in self._supervisors)  # of one GPU
+        problems = max(1 + len(supervisor.seat.others) for supervisor in self._supervisors)  # of one GPU
         kept_back = min(problems * self._finals_s, _FINALS_SHARE * self._budget_s)
         return time.monotonic() - self._begun > self._budget_s - kept_back
 
@@ -124,11 +124,11 @@ class Loop:
 
     @property
     def _idle_gpus(self) -> int:
-        return sum(supervisor.phase is Phase.FREE and not supervisor.is_second for supervisor in self._supervisors)
+        return sum(supervisor.phase is Phase.FREE and not supervisor.seat.is_second for supervisor in self._supervisors)
 
     def _may_begin(self, supervisor: WorkerSupervisor) -> bool:
         """Return whether a supervisor may take on a problem; no GPU gets a second one while another has none."""
-        return supervisor.may_begin and not (supervisor.is_second and self._idle_gpus)
+        return supervisor.may_begin and not (supervisor.seat.is_second and self._idle_gpus)
 
     def _listen(self, *, stopping: bool) -> None:
         """Wait a moment for replies and hand them to their supervisors."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
 from enum import Enum, auto
 
@@ -16,6 +15,7 @@ from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool, Urgency
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.measure import ran_out_of_memory
+from tuner.sweep.seat import Seat
 from tuner.sweep.worker import Worker
 
 BATCH = 16
@@ -24,8 +24,6 @@ MOST_UNEXPLAINED_DEATHS = 3
 """After so many deaths on one problem that no config is to blame for, the problem is given up."""
 DEATHS_IN_A_ROW = 10
 """After so many deaths without an answer about any config, the problem is given up; at a second one, the sweep."""
-LARGE = 1 / 6
-"""A problem that takes a larger share of the GPU's memory gets no other beside it: most of it is left for trials."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,10 +40,7 @@ class Phase(Enum):
 
 
 class WorkerSupervisor:
-    """One worker of a GPU (or the interpreter), at work on one problem at a time.
-
-    Two may share a GPU (`share`). They take turns: a turn is one request and its replies, and whatever a worker does
-    on the GPU is part of its turn, from opening it to its death.
+    """One worker of a GPU (or the interpreter), at work on one problem at a time; two may share a GPU (`share`).
 
     Attributes:
         gpu: CUDA index, None for the interpreter.
@@ -54,9 +49,7 @@ class WorkerSupervisor:
         pool: where binaries come from, None under the interpreter.
         phase, job: the job at hand, and how far it has come.
         busy: whether the worker owes a reply.
-        others: who shares the GPU.
-        is_alone: whether the job's problem has to have the GPU's memory for itself.
-        holds_memory: whether the worker has operands of a problem.
+        seat: the worker's place on the GPU.
         verdict, failure: how the last problem ended; one of them is None.
     """
 
@@ -69,14 +62,11 @@ class WorkerSupervisor:
         self.phase = Phase.FREE
         self.job: Job | None = None
         self.busy = False
-        self.others: tuple[WorkerSupervisor, ...] = ()
-        self.is_alone = self.holds_memory = False
+        self.seat = Seat()
         self.verdict: Verdict | None = None
         self.failure: str | None = None
         self._finished: list[tuple[Config, Outcome]] = []
-        self._since, self._seat = math.inf, 0
-        self._hello_received, self._importing = True, False
-        self._problem_set = False
+        self._hello_received = True
         self._request_begun = False
         self._in_flight: list[Config] = []
         self._one_at_a_time = False
@@ -89,41 +79,29 @@ class WorkerSupervisor:
     def share(self) -> WorkerSupervisor:
         """Start a second worker for this one's GPU, and return its supervisor."""
         second = WorkerSupervisor(Worker(self.gpu, opens=False))
-        second.gpu_uuid, second.pool, second.phase, second._seat = self.gpu_uuid, self.pool, Phase.STARTING, 1
-        second.busy, second._hello_received, second._importing = True, False, True
-        second.others, self.others = (self,), (second,)
+        second.gpu_uuid, second.pool, second.phase = self.gpu_uuid, self.pool, Phase.STARTING
+        second.busy, second._hello_received, second.seat = True, False, self.seat.share()
         return second
 
     @property
-    def is_on_device(self) -> bool:
-        """Whether it is this worker's turn."""
-        return self.busy and not self._importing
-
-    @property
-    def is_second(self) -> bool:
-        """Whether another one on the same GPU comes first, because it has an older problem."""
-        return any((other._since, other._seat) < (self._since, self._seat) for other in self.others)
-
-    @property
     def may_begin(self) -> bool:
-        """Whether it can take on a job: a second one once the first's is set up and leaves memory."""
-        has_room = all(other._problem_set and not other.is_alone for other in self.others)
-        return self.phase is Phase.FREE and (has_room or not self.is_second)
+        """Whether it can take on a job."""
+        return self.phase is Phase.FREE and self.seat.has_room
 
     def assign(self, job: Job) -> None:
         """Take on a job."""
         job.stopwatch.enter("set up")
-        self.job, self.verdict, self.failure, self.is_alone = job, None, None, False
-        self._since = time.monotonic()
+        self.job, self.verdict, self.failure = job, None, None
+        self.seat.begin()
         self._one_at_a_time, self._unexplained_deaths = self.gpu is None, 0
-        self._problem_set, self._slowest_s = False, None
+        self._slowest_s = None
         self.phase = Phase.SETTING_UP
 
     def release(self) -> Job:
         """Hand back a job that is done and be free for the next."""
         assert self.job is not None
         job, self.job, self.phase = self.job, None, Phase.FREE
-        self._problem_set, self._since = False, math.inf
+        self.seat.end()
         job.stopwatch.enter("")
         return job
 
@@ -147,7 +125,7 @@ class WorkerSupervisor:
         elif not self._hello_received:
             if self._has_turn("set up", takes_memory=True):
                 self._open()
-        elif self.others and self.holds_memory and not self._problem_set:
+        elif self.seat.others and self.seat.holds_memory and not self.seat.is_set:
             if self._has_turn("set up"):
                 self._ask(messages.ClearProblem())
         elif self.job is not None:
@@ -156,9 +134,9 @@ class WorkerSupervisor:
     def _go_on(self, job: Job, *, late: bool) -> None:
         if late and not job.outcomes:
             self._end(SPENT)
-        elif not self._problem_set:
+        elif not self.seat.is_set:
             if self._has_turn("set up", takes_memory=True):
-                self.holds_memory = True
+                self.seat.holds_memory = True
                 self._ask(messages.SetProblem(job.problem))
         elif self.phase is Phase.SEARCHING:
             self._search(job, late=late)
@@ -170,13 +148,10 @@ class WorkerSupervisor:
 
     def _has_turn(self, phase: str, *, takes_memory: bool = False) -> bool:
         """Return whether no other is in the way; the stopwatch goes on with `phase` then, or with the wait."""
-        kept_out = any(
-            other.is_on_device or (takes_memory and other.holds_memory and (self.is_alone or other.is_alone))
-            for other in self.others
-        )
+        has_turn = self.seat.has_turn(takes_memory=takes_memory)
         if self.job is not None:
-            self.job.stopwatch.enter("turn" if kept_out else phase)
-        return not kept_out
+            self.job.stopwatch.enter(phase if has_turn else "turn")
+        return has_turn
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
@@ -203,7 +178,7 @@ class WorkerSupervisor:
     def _search(self, job: Job, *, late: bool) -> None:
         if late:
             job.abandon()
-        urgency = Urgency.BESIDE if self.is_second else Urgency.NOW
+        urgency = Urgency.BESIDE if self.seat.is_second else Urgency.NOW
         batch, decided = job.take(1 if self._one_at_a_time else BATCH, self.pool, urgency)
         for config, outcome in decided:
             self._finish(config, outcome)
@@ -219,14 +194,15 @@ class WorkerSupervisor:
             self.phase = Phase.FINALS
 
     def _open(self) -> None:
-        self.busy = True
+        self.busy = self.seat.is_on_device = True
         try:
             self.worker.open()
         except WorkerDiedError as e:
             self._handle_death(e)
 
     def _ask(self, request: messages.Request) -> None:
-        self.busy, self._request_begun, self._asked = True, False, time.monotonic()
+        self.busy = self.seat.is_on_device = True
+        self._request_begun, self._asked = False, time.monotonic()
         try:
             self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, messages.Measure) else None)
         except WorkerDiedError as e:
@@ -244,16 +220,14 @@ class WorkerSupervisor:
                 self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
             self._settle(reply.config, reply.outcome)
             return
-        self.busy = False
-        if isinstance(reply, messages.Imported):
-            self._importing = False
-        elif isinstance(reply, messages.Hello):
+        self.busy = self.seat.is_on_device = False
+        if isinstance(reply, messages.Hello):
             self._hello_received = True
             self.phase = Phase.FREE if self.phase is Phase.STARTING else self.phase
         elif isinstance(reply, messages.Ready):
             self._set(reply.nbytes)
         elif isinstance(reply, messages.ProblemCleared):
-            self.holds_memory = False
+            self.seat.holds_memory = False
         elif isinstance(reply, messages.Refused):
             self._refused(reply)
         elif isinstance(reply, messages.Idle) and reply.context_lost:
@@ -263,11 +237,10 @@ class WorkerSupervisor:
 
     def _set(self, nbytes: int) -> None:
         assert self.job is not None
-        self._problem_set, self.phase = True, Phase.SEARCHING
-        if nbytes > LARGE * self.job.device.memory_bytes:
-            self.is_alone = True
-            if self._is_beside:
-                self._begin_anew_alone()
+        self.phase = Phase.SEARCHING
+        self.seat.set_up(nbytes / max(1, self.job.device.memory_bytes))
+        if self.seat.is_alone and self.seat.is_beside:
+            self._begin_anew_alone()
 
     def _refused(self, reply: messages.Refused) -> None:
         if self.phase is Phase.STARTING:
@@ -275,30 +248,26 @@ class WorkerSupervisor:
         elif not self._hello_received:
             raise SweepError(f"a new worker found its device gone: {reply.message}")
         else:
-            self.holds_memory = self.holds_memory and self._problem_set
-            if reply.no_memory and self._is_beside:
+            self.seat.holds_memory = self.seat.holds_memory and self.seat.is_set
+            if reply.no_memory and self.seat.is_beside:
                 self._begin_anew_alone()
             else:
                 self._end(reply.message)
 
-    @property
-    def _is_beside(self) -> bool:
-        return any(other.holds_memory for other in self.others)
-
     def _begin_anew_alone(self) -> None:
         """Set the problem up once more when no other problem takes the GPU's memory, and go on from there."""
-        self.is_alone, self._problem_set, self.phase = True, False, Phase.SETTING_UP
+        self.seat.begin_anew_alone()
+        self.phase = Phase.SETTING_UP
 
     def _stay_absent(self, reason: str) -> None:
         _log.debug("GPU %s has one worker: %s", self.gpu, reason)
         self.worker.kill()
-        for other in self.others:
-            other.others = ()
-        self.others, self.busy, self.phase = (), False, Phase.ABSENT
+        self.seat.leave()
+        self.busy, self.phase = False, Phase.ABSENT
 
     def _decide(self, played: messages.FinalsPlayed) -> None:
         assert self.job is not None
-        if self._is_beside and any(map(ran_out_of_memory, played.rejected.values())):
+        if self.seat.is_beside and any(map(ran_out_of_memory, played.rejected.values())):
             self._begin_anew_alone()
             return
         self._deaths = self._given_up = 0
@@ -312,7 +281,7 @@ class WorkerSupervisor:
         assert self.job is not None
         if config in self._in_flight:
             self._in_flight.remove(config)
-            if self._is_beside and ran_out_of_memory(outcome.message):
+            if self.seat.is_beside and ran_out_of_memory(outcome.message):
                 self.job.put_back([config])
                 self._begin_anew_alone()
             else:
@@ -341,7 +310,8 @@ class WorkerSupervisor:
             self._stay_absent(str(death))
             return
         if stopping:
-            self.busy, self.phase = False, Phase.DONE if self.job else Phase.FREE
+            self.busy = self.seat.is_on_device = False
+            self.phase = Phase.DONE if self.job else Phase.FREE
             return
         if self.job is not None:
             self._attribute_death(death)
@@ -379,7 +349,7 @@ class WorkerSupervisor:
         if self.job is not None:
             self.job.put_back(self._in_flight)
         self._in_flight = []
-        self._problem_set = self._hello_received = self.holds_memory = False
-        self._importing = bool(self.others)
-        self.worker = Worker(self.gpu, opens=not self.others)
+        self._hello_received = False
+        self.seat.vacate()
+        self.worker = Worker(self.gpu, opens=not self.seat.others)
         self.busy = True

@@ -18,11 +18,13 @@ from tuner.kernels import bmm, matmul
 from tuner.kernels.ops import untuned
 from tuner.launch import compile_threads
 from tuner.launch import launch as launching
+from tuner.lookup import match_rules
 
 kind, how, ms = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 compiles = stub_matmul.activate()
 asked: list[Any] = []
 looked: list[None] = []
+ruled: list[Any] = []
 formula = registry.default_config
 weight = stub_matmul.half(256, 256).t()
 eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
@@ -58,12 +60,22 @@ def counted(run: Any) -> Any:
 
 def told_of(m: int) -> dict[str, int]:
     """One call; a binary is found in Triton's cache where an earlier program of the test's module compiled it."""
-    before = compiles.compiled + compiles.from_cache, len(asked), len(looked)
+    before = figures()
     call(m)
-    after = compiles.compiled + compiles.from_cache, len(asked), len(looked)
-    return {name: now - then for name, now, then in zip(("made", "asked", "looked"), after, before, strict=True)}
+    names = "made", "asked", "looked", "ruled"
+    return {name: now - then for name, now, then in zip(names, figures(), before, strict=True)}
 
 
+def figures() -> tuple[int, ...]:
+    return compiles.compiled + compiles.from_cache, len(asked), len(looked), len(ruled)
+
+
+def can_run(*given: Any, rules: Any = match_rules.can_run) -> bool:
+    ruled.append(given)
+    return bool(rules(*given))
+
+
+match_rules.can_run = can_run
 registry.default_config = ask
 launching.run = counted(launching.run)
 if how == "alone":

@@ -1,0 +1,87 @@
+"""A worker's place on a GPU that two may share: whose turn it is, and whose problem has the memory.
+
+They take turns. A turn is one request and its replies, and whatever a worker does on the GPU is part of its turn, from
+opening it to its death.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+LARGE = 1 / 6
+"""A problem that takes a larger share of the GPU's memory gets no other beside it: most of it is left for trials."""
+
+
+class Seat:
+    """One of the places on a GPU.
+
+    Attributes:
+        others: the others on the same GPU.
+        is_on_device: whether it is this place's turn.
+        is_alone: whether its problem has to have the GPU's memory for itself.
+        is_set: whether its problem is set up.
+        holds_memory: whether its worker has operands of a problem, this one or the one before.
+    """
+
+    def __init__(self) -> None:
+        """Begin as the only place, without a problem."""
+        self.others: tuple[Seat, ...] = ()
+        self.is_on_device = self.is_alone = self.is_set = self.holds_memory = False
+        self._since, self._order = math.inf, 0
+
+    def share(self) -> Seat:
+        """Return a second place on the same GPU."""
+        second = Seat()
+        second._order, second.others, self.others = 1, (self,), (second,)
+        return second
+
+    def leave(self) -> None:
+        """Leave the GPU to the others."""
+        for other in self.others:
+            other.others = ()
+        self.others = ()
+
+    def begin(self) -> None:
+        """Have a new problem."""
+        self.is_alone = self.is_set = False
+        self._since = time.monotonic()
+
+    def begin_anew_alone(self) -> None:
+        """Have the problem set up once more, when no other takes the GPU's memory."""
+        self.is_alone, self.is_set = True, False
+
+    def end(self) -> None:
+        """Have no problem."""
+        self.is_set, self._since = False, math.inf
+
+    def set_up(self, share: float) -> None:
+        """Have the problem set up, which takes a share of the GPU's memory."""
+        self.is_set = True
+        self.is_alone = self.is_alone or share > LARGE
+
+    def vacate(self) -> None:
+        """Have another worker, which holds nothing."""
+        self.is_on_device = self.is_set = self.holds_memory = False
+
+    @property
+    def is_second(self) -> bool:
+        """Whether another place comes first, because it has an older problem."""
+        return any((other._since, other._order) < (self._since, self._order) for other in self.others)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the GPU has room for its problem: a second one once the first is set up and leaves memory."""
+        return not self.is_second or all(other.is_set and not other.is_alone for other in self.others)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether another worker has operands of a problem."""
+        return any(other.holds_memory for other in self.others)
+
+    def has_turn(self, *, takes_memory: bool = False) -> bool:
+        """Return whether no other is in the way."""
+        return not any(
+            other.is_on_device or (takes_memory and other.holds_memory and (self.is_alone or other.is_alone))
+            for other in self.others
+        )
