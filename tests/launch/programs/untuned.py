@@ -16,7 +16,7 @@ import tuner
 from tuner.kernel import registry
 from tuner.kernels import bmm, matmul
 from tuner.kernels.ops import untuned
-from tuner.launch import compile_threads
+from tuner.launch import compile_threads, cuda
 from tuner.launch import launch as launching
 from tuner.lookup import match_rules
 
@@ -85,7 +85,8 @@ elif how == "broken":
 elif how == "misses":
     tuner.record_misses(os.environ["MISSES"])
 if how == "threads":
-    with ThreadPoolExecutor(4) as workers:
+    # torch makes the device's context a thread's own where that has GPU tensors; here they are on the host.
+    with ThreadPoolExecutor(4, initializer=cuda.ensure_context) as workers:
         list(workers.map(call, ms))  # raises what a thread raised
     calls = []
 else:
