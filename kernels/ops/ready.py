@@ -24,7 +24,7 @@ from tuner.lookup.lookup import counter, lookup, on_change, rows_of_family
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
-_UNREADABLE = (OSError, AttributeError, TypeError)
+_UNREADABLE = (OSError, AttributeError, IndexError, TypeError)
 """What files raise beside `failures` that are not what an export wrote."""
 MEASURED = ("exact", "family")
 """The rules by which a call gets what was tuned for its own device."""

@@ -125,6 +125,7 @@ class ReadyLaunches:
         """What an M of a range launches, loaded onto the current device.
 
         Raises:
+            IndexError: it has no argument at a place of M.
             OSError, AttributeError, KeyError, TypeError, ValueError, RuntimeError: see `ReadyKernel`.
         """
         made = []
