@@ -11,7 +11,7 @@ _HERE = Path(__file__).parents[1]
 
 @functools.cache
 def digest() -> str:
-    """SHA-256 over the kernels' modules, 4 ms; "" where they are not files, as in a zip archive."""
+    """SHA-256 over the kernels' modules; "" where they are not files, as in a zip archive."""
     found = hashlib.sha256()
     try:
         for path in sorted(_HERE.rglob("*.py")):

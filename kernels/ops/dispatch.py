@@ -42,7 +42,7 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
     with guard:
         made = ready.launch(operands, problem, model, index, match)
         if made is None:
-            # It takes as long to import as what a program of ready launches imports in all.
+            # A program whose launches all ship ready never imports it.
             from tuner.kernels.ops import by_kernels
 
             made = by_kernels.launch(operands, problem, model, index, match)

@@ -30,8 +30,8 @@ MEASURED = ("exact", "family")
 """The rules by which a call gets what was tuned for its own device."""
 _families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
 """By families and the device's index, what their ranges launch."""
-_lost: set[tuple[Problem, str, Config]] = set()
-"""What failed to launch, though it ships; another config is then found with the kernels' host code."""
+_lost: set[Hashable] = set()
+"""Families, devices and configs that failed to launch, though they ship: then the kernels' host code is asked."""
 for _kept in (_families, _lost):
     on_change(_kept.clear)
 
@@ -39,7 +39,7 @@ for _kept in (_families, _lost):
 def launch(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording | None:
     """Launch what ships ready to run; None where nothing does for this call."""
     held = _held(problem, model)
-    if held is None or match.rule not in MEASURED or (problem, model.slug, match.config) in _lost:
+    if held is None or match.rule not in MEASURED or (problem.family, model.slug, match.config) in _lost:
         return None
     if has_launch_hooks() or triton_settings.hears_of_loads():
         return None  # who listens hears of what Triton launches
@@ -55,7 +55,7 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
     except failures(*_UNREADABLE) as e:
         if is_no_fault(e):
             raise
-        _lost.add((problem, model.slug, match.config))
+        _lost.add((problem.family, model.slug, match.config))
         return None
     recording.alike = replace(found.alike, serves=serves(problem, model, match.config, TUNED))
     family = (problem.family, model.slug, index)

@@ -480,19 +480,18 @@ def test_a_range_of_batches_is_tuned_shown_looked_up_shipped_merged_and_tuned_ag
 
 @pytest.mark.long
 def test_rows_of_groups_scales_and_epilogues_are_tuned_over_a_range(tuner, tmp_path):
-    lines = ("grouped_mm,17-48,32,16,bf16,nt,3,,", ",17-48,32,16,e4m3,nt,,row,bias+silu")
+    # Ms are left for three checks even where the interpreter's noise has the most of them played.
+    lines = ("grouped_mm,17-64,32,16,bf16,nt,3,,", ",17-64,32,16,e4m3,nt,,row,bias+silu")
     suite = tmp_path / "ops.csv"
     suite.write_text("op,m,n,k,dtype,layout,groups,scaling,epilogue\n" + "\n".join(lines) + "\n")
     done = tuner("run", "--suite", str(suite), "--device", "interpreter", "--trials", "2", "--json")
     report = json.loads(done.stdout)
     found = {family["problem"]["op"]: family["check"]["played"] for family in report["families"]}
-    # The interpreter's times are noise: where they had most Ms played, few are left to check.
-    assert (done.returncode, found.keys()) == (0, {"grouped_mm", "matmul"}), done.stderr
-    assert all(1 <= played <= 3 for played in found.values()), done.stderr
+    assert (done.returncode, found) == (0, {"grouped_mm": 3, "matmul": 3}), done.stderr
     tuned = {(each["problem"]["op"], each["problem"]["m"]) for each in report["problems"]}
     lookups.use(tmp_path / "tuner.db")
     for ladder in load_with_ladders(suite):
-        rules = {m: lookups.lookup(ladder.at(m), INTERPRETER).rule for m in range(17, 49)}
+        rules = {m: lookups.lookup(ladder.at(m), INTERPRETER).rule for m in range(17, 65)}
         op = ladder.rungs[0].op
         assert rules == {m: "exact" if (op, m) in tuned else "family" for m in rules}
         assert "family" in rules.values()

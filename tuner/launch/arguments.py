@@ -17,7 +17,8 @@ Number = int | float | None
 _ENCODED = ("shape", "strides", "padding", "round_f32_to_tf32")
 """The fields of a descriptor that its encoder reads; the kernel knows the others."""
 _ADDRESS, _DESCRIPTOR = "address", "descriptor"
-_own_address: Callable[[Any], int] = operator.methodcaller("data_ptr")
+own_address: Callable[[Any], int] = operator.methodcaller("data_ptr")
+"""A tensor's own address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,7 @@ class DescriptorArgument:
 Argument = Number | AddressArgument | DescriptorArgument
 
 
-def arguments_of(
-    launch: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = _own_address
-) -> list[Argument] | None:
+def arguments_of(launch: Any, memory: Sequence[Address], address_of: Callable[[Any], int]) -> list[Argument] | None:
     """A launch's arguments in the jit function's order; None where one is neither a number nor within `memory`.
 
     Args:

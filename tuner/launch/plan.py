@@ -182,22 +182,30 @@ def launches_without_memory(seen: Recording) -> list[RecordedLaunch] | None:
 
     A later call gives the addresses of the result, of A, of B and of a bias, if there is one.
     """
-    given = arguments_without_memory(seen)
-    if given is None or not all(isinstance(kernel, compat.CompiledKernel) for _, kernel in seen.launches):
+    memory = _without_memory(seen)
+    if memory is None:
         return None
-    by_launch = zip(seen.launches, given, strict=True)
-    return [RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], each) for (launch, kernel), each in by_launch]
+    launches = [recorded_launch(launch, kernel, memory, _address_without_memory) for launch, kernel in seen.launches]
+    known = [each for each in launches if each is not None]
+    return known if len(known) == len(launches) else None
 
 
 def arguments_without_memory(seen: Recording) -> list[list[Argument]] | None:
     """The arguments of each launch of operands without memory, see `launches_without_memory`."""
-    given = operands_of(seen.operands)
-    if given is None or seen.temporaries or not seen.launches:
+    memory = _without_memory(seen)
+    if memory is None:
         return None
-    memory = [Address(_address_without_memory(each), 1, slot) for slot, each in enumerate(given)]
     found = [arguments_of(launch, memory, _address_without_memory) for launch, _ in seen.launches]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
+
+
+def _without_memory(seen: Recording) -> list[Address] | None:
+    """What stands for the memory of operands without memory; None where they are not all that was launched on."""
+    given = operands_of(seen.operands)
+    if given is None or seen.temporaries or not seen.launches:
+        return None
+    return [Address(_address_without_memory(each), 1, slot) for slot, each in enumerate(given)]
 
 
 def operands_of(operands: Any) -> list[Any] | None:

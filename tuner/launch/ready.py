@@ -29,6 +29,7 @@ from tuner.launch.step import RecordedLaunch
 from tuner.lookup import lookup
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem, dtype
+from tuner.problem.batches import Key
 
 ALIGNMENT = 16
 """Bytes that divide the addresses of described operands."""
@@ -106,15 +107,15 @@ class ReadyLaunches:
         self._entries: dict[str, tuple[Path, Mapping[str, Any]]] = {}
         for folder, index in reversed(folders):
             self._entries |= {each["key"]: (folder, each) for each in index["kernels"]}
-        self._ranges: dict[str, tuple[ReadyRange, ...]] = {}
+        self._ranges: dict[tuple[Key, Config], tuple[ReadyRange, ...]] = {}
         self._made: dict[tuple[str, int | None], ReadyKernel] = {}
 
     def ranges(self, problem: Problem, config: Config) -> tuple[ReadyRange, ...]:
         """The ranges of a problem's family that a config serves."""
-        key = binaries.range_key(problem, config)
-        if key not in self._ranges:
-            self._ranges[key] = self._read(key)
-        return self._ranges[key]
+        known = self._ranges.get((problem.family, config))
+        if known is None:
+            known = self._ranges[problem.family, config] = self._read(binaries.range_key(problem, config))
+        return known
 
     def range_of(self, problem: Problem, config: Config) -> ReadyRange | None:
         """The range that holds a problem's M; None where there is none."""

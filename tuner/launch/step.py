@@ -74,7 +74,7 @@ class RecordedLaunch:
 
 
 def recorded_launch(
-    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] | None = None
+    launch: Any, kernel: Any, memory: Sequence[Address], address_of: Callable[[Any], int] = described.own_address
 ) -> RecordedLaunch | None:
     """Describe a launch that ran; None where an argument is neither a number nor within `memory`.
 
@@ -82,12 +82,11 @@ def recorded_launch(
         launch: A `tuner.launch.launch.Launch`.
         kernel: The CompiledKernel that it launched.
         memory: The memory whose addresses later calls will give.
-        address_of: What gives a tensor's address in the recorded launch; by default its own.
+        address_of: What gives a tensor's address in the recorded launch.
     """
     if not isinstance(kernel, compat.CompiledKernel):
         return None
-    own = () if address_of is None else (address_of,)
-    given = described.arguments_of(launch, memory, *own)
+    given = described.arguments_of(launch, memory, address_of)
     return None if given is None else RecordedLaunch(kernel, (*launch.grid, 1, 1)[:3], given)
 
 
