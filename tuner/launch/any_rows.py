@@ -85,12 +85,11 @@ class AnyRows:
             if (steps := _steps(each, alike, m)) is not None
         ]
 
-    def plan(self, given: Sequence[Tensor]) -> BoundPlan | None:
-        """The plan of a call with another number of rows; None where this does not serve it."""
-        a = given[0]
-        m = a.numel() // a.shape[-1]
+    def plan(self, given: Sequence[Tensor], m: int) -> BoundPlan | None:
+        """The plan of a call with another number of rows, M; None where this does not serve it."""
         if self.is_bad or not self.alike.first_m <= m <= self.alike.last_m:
             return None
+        a = given[0]
         guard = self._guard(given)
         if guard is None or not (guard(*given) and self.alike.serves(m) and self.serves(m)):
             return None
@@ -159,10 +158,14 @@ class AnyRowsCache:
 
     def plan(self, given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> BoundPlan | None:
         """The plan of a call that no plan serves yet; None where it must take the long way."""
-        if not self._by_kind or given[0].dim() < 2:
+        a = given[0]
+        if not self._by_kind or a.dim() < 2:
             return None
-        found = self._by_kind.get(_kind(given, addresses, options), ())
-        return next((plan for each in found if (plan := each.plan(given)) is not None), None)
+        found = self._by_kind.get(_kind(given, addresses, options))
+        if found is None:
+            return None
+        m = a.numel() // a.shape[-1]
+        return next((plan for each in found if (plan := each.plan(given, m)) is not None), None)
 
     def add(
         self,

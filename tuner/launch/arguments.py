@@ -57,9 +57,9 @@ class DescriptorArgument:
     place: AddressArgument
     rest: Mapping[str, Any]
 
-    def with_extents(self, extents: Mapping[int, int]) -> DescriptorArgument:
-        """The same with other extents of some axes."""
-        shape = [extents.get(axis, extent) for axis, extent in enumerate(self.rest["shape"])]
+    def with_extent(self, axis: int, extent: int) -> DescriptorArgument:
+        """The same with another extent of an axis."""
+        shape = [extent if at == axis else each for at, each in enumerate(self.rest["shape"])]
         return replace(self, rest={**self.rest, "shape": shape})
 
     @property
@@ -123,7 +123,7 @@ def with_number(given: Sequence[Argument], places: Sequence[Place], number: int)
     made = list(given)
     for at, *axis in places:
         argument = made[at]
-        made[at] = argument.with_extents({axis[0]: number}) if isinstance(argument, DescriptorArgument) else number
+        made[at] = argument.with_extent(axis[0], number) if isinstance(argument, DescriptorArgument) else number
     return made
 
 

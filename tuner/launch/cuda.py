@@ -10,7 +10,7 @@ import ctypes
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
@@ -251,16 +251,30 @@ def address_in_map() -> int | None:
 class TensorMapEncoder:
     """Encodes a TMA descriptor for one address after the other; what else the driver is given is prepared once."""
 
-    def __init__(self, before: tuple[Any, ...], after: tuple[Any, ...], *, is_marked: bool) -> None:
+    def __init__(
+        self, element: tuple[int, int], sizes: Sequence[int], steps: Sequence[int], given: tuple[Any, Any, Any]
+    ) -> None:
         """Keep what does not change.
 
         Args:
-            before: The driver's arguments between the memory of the map and the address.
-            after: Those that follow the address.
-            is_marked: Whether the driver marks the map wrongly.
+            element: The driver's kind of an element, and its size in bytes.
+            sizes: The tensor's extents, the innermost first.
+            steps: Bytes from row to row, and so on outwards.
+            given: The driver's arguments before the address, the type of the extents, and the arguments after these.
         """
+        self._element, self._sizes, self._steps, self._given = element, sizes, steps, given
         self._encode = _function("cuTensorMapEncodeTiled")
-        self._before, self._after, self._is_marked = before, after, is_marked
+        self._before, of_sizes, after = given
+        self._after = of_sizes(*sizes), *after
+        reach = 1 + sum((extent - 1) * step for extent, step in zip(sizes, (element[1], *steps), strict=True))
+        self._is_marked = reach < _SMALL_BYTES and driver_version() <= _FIXED_IN
+
+    def resized(self, axes: Collection[int], extent: int) -> TensorMapEncoder:
+        """The encoder of the same tensor with another extent of some axes, which are counted from the outermost."""
+        sizes = [*self._sizes]
+        for axis in axes:
+            sizes[-1 - axis] = extent
+        return TensorMapEncoder(self._element, sizes, self._steps, self._given)
 
     def __call__(self, at: int) -> bytes:
         """The descriptor of a tensor at an address."""
@@ -294,22 +308,10 @@ def _encoder(
     modes: tuple[int, ...],
 ) -> TensorMapEncoder:
     """The encoder for elements of a kind and size; the rest as cuTensorMapEncodeTiled takes it, innermost first."""
-    size = element[1]
-    reach = 1 + sum((extent - 1) * step for extent, step in zip(sizes, (size, *steps), strict=True))
-    is_marked = reach < _SMALL_BYTES and driver_version() <= _FIXED_IN
-    before, after = _without_sizes(element, steps, block, modes)
-    return TensorMapEncoder(before, ((ctypes.c_uint64 * len(sizes))(*sizes), *after), is_marked=is_marked)
-
-
-@functools.lru_cache(maxsize=1024)
-def _without_sizes(
-    element: tuple[int, int], steps: tuple[int, ...], block: tuple[int, ...], modes: tuple[int, ...]
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What the driver is given before the address and after the sizes, which all Ms of a matrix share."""
     rank, number = len(block), ctypes.c_uint32
     axes, many = number * rank, ctypes.c_uint64 * rank
-    after = many(*steps), axes(*block), axes(*[1] * rank), *map(number, modes)
-    return (number(element[0]), number(rank)), after
+    before, after = (number(element[0]), number(rank)), (many(*steps), axes(*block), axes(*[1] * rank))
+    return TensorMapEncoder(element, sizes, steps, (before, many, (*after, *map(number, modes))))
 
 
 @functools.cache

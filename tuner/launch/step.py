@@ -123,6 +123,8 @@ def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> C
     packer, launch = _packer(kernel), cuda.launcher()
     if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
         return None
+    if places and any(meta["fp4_padded"] for meta in kernel.metadata.tensordesc_meta or ()):
+        return None  # what is encoded has other extents
     arguments = _DeviceArguments(kernel, recorded.given, places)
     function = ctypes.c_void_p(kernel.function)
     frames: list[Any] = []
@@ -189,7 +191,7 @@ class _DeviceArguments:
             if isinstance(argument, DescriptorArgument):
                 axes = [place[1] for place in places if place[0] == at]
                 self._numbers += [here + 1 + axis for axis in axes]
-                computed = _Computed(here, argument.place, (next(metas), argument), axes)
+                computed = _Computed(here, argument.place, cuda.tensor_map_encoder(next(metas), argument.fields), axes)
                 self._computed.append(computed)
                 encoded = computed.encoder(None).template if computed.holds_address else b""
                 self.template += [encoded, *argument.rest["shape"], *argument.rest["strides"]]
@@ -228,13 +230,13 @@ class _Computed:
     Attributes:
         here: Its index among the arguments as the device takes them.
         place: Where its memory lies.
-        described: What the kernel was compiled for, and the descriptor; None of an address.
+        described: What encodes the descriptor as it was described; None of an address.
         axes: The descriptor's axes whose extent is the number.
     """
 
     here: int
     place: AddressArgument
-    described: tuple[Any, DescriptorArgument] | None = None
+    described: cuda.TensorMapEncoder | None = None
     axes: Sequence[int] = ()
 
     @property
@@ -245,9 +247,7 @@ class _Computed:
     def encoder(self, number: int | None) -> cuda.TensorMapEncoder:
         """What encodes the descriptor."""
         assert self.described is not None
-        meta, descriptor = self.described
-        extents = {} if number is None else dict.fromkeys(self.axes, number)
-        return cuda.tensor_map_encoder(meta, descriptor.with_extents(extents).fields)
+        return self.described if number is None or not self.axes else self.described.resized(self.axes, number)
 
     def value(self, number: int | None) -> Callable[[int], Any]:
         """What makes of an address what is written."""
