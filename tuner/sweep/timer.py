@@ -26,7 +26,7 @@ L2_SWEEPS = 5
 """How many times the L2's size is touched before a buffer is used again."""
 FINAL_SETS = 8
 """How many sets the finals make where fewer are enough for the L2: what a config gains or loses by where one of them
-lies then counts an eighth. More than about as many calls as these are not in a replay of a kernel that reads 2 GiB."""
+lies then counts an eighth. More would hardly be used: a replay of what reads 500 MB holds about eight calls."""
 FINAL_BYTES = 2 << 30
 """The finals make no more sets than take this, unless the L2 asks for them."""
 
