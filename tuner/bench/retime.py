@@ -52,7 +52,7 @@ class Retimed:
         median_us: its time now, microseconds a call; None where it failed.
         ratios: the time of the default config ("default") and of torch's library ("vendor") over its own, now.
         loss: how much slower it is than the row says beside these, 0.03 for 3%; negative for faster. None if unknown.
-        samples: how many rounds were played.
+        samples: how many rounds were played, in all processes.
     """
 
     row: Row
@@ -76,6 +76,9 @@ def rows_of(source: Source, device: Device, sample: int | None) -> list[Row]:
 def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iterator[Retimed]:
     """Play each row in paired rounds with its default config and torch's library; binaries are compiled first.
 
+    A row that seems lost is played once more, in another process, because a config may be a few percent slower in one
+    process than in the next. Both together then say what became of it; such rows come last.
+
     Args:
         rows: what to play.
         runner: where.
@@ -86,12 +89,18 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
     defaults = {row: _default(row, device) for row in rows if refused[row] is None}
     todo = [(row.problem, config) for row, default in defaults.items() for config in _contestants(row, default)]
     broken = runner.compile(todo)
+    doubted: list[Retimed] = []
     for row in rows:
         reason = refused[row] or broken.get((row.problem, row.config))
-        if reason:
-            yield Retimed(row, State.FAILED, reason)
+        one = Retimed(row, State.FAILED, reason) if reason else _played(row, defaults[row], runner, fail_above)
+        if one.state is State.LOST:
+            doubted.append(one)
         else:
-            yield _played(row, defaults[row], runner, fail_above)
+            yield one
+    if doubted:
+        runner.restart()
+    for one in doubted:
+        yield _together(one, _played(one.row, defaults[one.row], runner, fail_above), fail_above)
 
 
 def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Sequence[str]) -> int:
@@ -132,9 +141,22 @@ def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: 
     if default == row.config:
         others[DEFAULT] = None
     ratios = {name: finals.ratio(times, own) for name, times in others.items() if times}
+    return _judged(row, ratios, statistics.median(own), len(own), fail_above)
+
+
+def _together(one: Retimed, again: Retimed, fail_above: float) -> Retimed:
+    """Judge a row by what two processes measured of it, each as much as the other."""
+    if again.ratios is None or one.ratios is None or again.median_us is None or one.median_us is None:
+        return again
+    ratios = {name: math.sqrt(one.ratios[name] * again.ratios[name]) for name in one.ratios if name in again.ratios}
+    median_us = math.sqrt(one.median_us * again.median_us)
+    return _judged(one.row, ratios, median_us, one.samples + again.samples, fail_above)
+
+
+def _judged(row: Row, ratios: Mapping[str, float], median_us: float, samples: int, fail_above: float) -> Retimed:
     loss = _loss(row, ratios)
     state = State.UNKNOWN if loss is None else State.LOST if loss > fail_above else State.HOLDS
-    return Retimed(row, state, "", statistics.median(own), ratios, loss, len(own))
+    return Retimed(row, state, "", median_us, ratios, loss, samples)
 
 
 def _loss(row: Row, ratios: Mapping[str, float]) -> float | None:

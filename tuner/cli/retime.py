@@ -95,7 +95,7 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
         played.append(one)
         said = one.reason or ("" if one.loss is None else f"{one.loss:+.1%}")
         click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {one.state.value} {said}".rstrip(), err=True)
-    return played
+    return sorted(played, key=lambda one: rows.index(one.row))
 
 
 def _check(db: str) -> None:

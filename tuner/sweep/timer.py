@@ -24,6 +24,11 @@ MAX_CALLS = 512
 """The most calls in one graph: with these, a call of 2 us still makes a replay of 1 ms."""
 L2_SWEEPS = 5
 """How many times the L2's size is touched before a buffer is used again."""
+FINAL_SETS = 8
+"""How many sets the finals make where fewer are enough for the L2: what a config gains or loses by where one of them
+lies then counts an eighth. More would hardly be used: a replay of what reads 500 MB holds about eight calls."""
+FINAL_BYTES = 2 << 30
+"""The finals make no more sets than take this, unless the L2 asks for them."""
 
 
 def unstopped(measure: Callable[[], list[float]]) -> list[float]:
@@ -76,6 +81,20 @@ class GraphTimer:
     def buffer_sets(self, nbytes: int) -> int:
         """Return enough sets to touch five times the L2 before one is used again, but no more than a graph's calls."""
         return min(MAX_CALLS, max(2, math.ceil(L2_SWEEPS * self._l2_bytes / nbytes)))
+
+    def final_sets(self, nbytes: int) -> int:
+        """Return how many sets the finals make in other memory than the search's, 0 for none.
+
+        Many small sets lie everywhere already. Where memory is short, the search's have to do.
+        """
+        import torch
+
+        least = self.buffer_sets(nbytes)
+        if least >= FINAL_SETS:
+            return 0
+        free, _ = torch.cuda.mem_get_info()
+        wanted = max(least, min(FINAL_SETS, FINAL_BYTES // nbytes))
+        return next((count for count in (wanted, least) if count * nbytes <= free / 4), 0)
 
     def _estimate_us(self, call: Call) -> float:
         """Time one cold call between events; the L2 sweep before it hides the host's launch time."""
@@ -158,6 +177,10 @@ class HostTimer:
     def buffer_sets(self, nbytes: int) -> int:  # noqa: ARG002
         """Return 1, because there is no L2 to keep cold."""
         return 1
+
+    def final_sets(self, nbytes: int) -> int:  # noqa: ARG002
+        """Return 0, because a host's figures are not that exact."""
+        return 0
 
     def capture(self, call: Call, sets: int) -> Call:  # noqa: ARG002
         """Return the call itself."""
