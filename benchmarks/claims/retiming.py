@@ -9,7 +9,7 @@ them; the result has each row's config and what it was recorded to be worth. The
 that was recorded to be 3 to 10% slower, its evidence left as it is: all of them should be lost. What the search
 recorded of a config that left the race early is no more than a quick look, so each exchanged config also plays the
 row's own in paired rounds. FOLDER must not exist yet; it receives everything, and a result that is named by the card,
-as retiming-h200.json is.
+as retiming-h100.json is.
 """
 
 from __future__ import annotations
