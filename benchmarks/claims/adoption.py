@@ -6,6 +6,7 @@
 fla-core and what it needs must be importable. Each part is processes of their own; results are written part by part.
 `plain` is the library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
 that from nothing, `export` writes tables and binaries, and `serve` is a fresh process with empty caches that has these.
+`bare` is another such process, strict, with no program on its path: no C compiler builds Triton's modules (`built`).
 `steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds, by
 the host's clock and, with all launches queued before they begin, by the GPU's. It compares outputs bit for bit with
 those of the same configs without adoption. Its own autotuning finds the binaries that `tune` compiled. FOLDER must not
@@ -30,7 +31,7 @@ import record
 
 RESULT = "adoption-h200.json"
 OPS = "chunk_gla,chunk_simple_gla,chunk_delta_rule,chunk_gated_delta_rule"
-PARTS = "capture,tune,export,serve,plain,steady"
+PARTS = "capture,tune,export,serve,bare,plain,steady"
 
 
 def main() -> None:
@@ -82,6 +83,11 @@ def serve(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return program(folder, args, "first", before=("exec", "--adopt", "fla", "--"), TUNER_TABLES=folder / "tables")
 
 
+def bare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    changed = {"TUNER_TABLES": folder / "tables", "TUNER_STRICT": "1", "PATH": "/nowhere", "CC": ""}
+    return program(folder, args, "first", before=("exec", "--adopt", "fla", "--"), **changed)
+
+
 def plain(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return program(folder, args, "first", limit_s=args.limit_s)
 
@@ -95,6 +101,7 @@ BY_NAME: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     "tune": tune,
     "export": export,
     "serve": serve,
+    "bare": bare,
     "plain": plain,
     "steady": steady,
 }
@@ -110,7 +117,8 @@ def program(
     **changed: str | Path,
 ) -> dict[str, Any]:
     """What a fresh process of `CHILD` tells, its compile cache empty unless it is named; started by `tuner` or not."""
-    empty = {"TRITON_CACHE_DIR": folder / f"empty-{time.monotonic_ns()}", "TUNER_DB": folder / "none.db"}
+    cache = folder / f"empty-{time.monotonic_ns()}"
+    empty = {"TRITON_CACHE_DIR": cache, "TUNER_DB": folder / "none.db"}
     interpreted = {"TRITON_INTERPRET": "1"} if args.interpreter else {}
     told = folder / "told.json"
     told.unlink(missing_ok=True)
@@ -119,13 +127,15 @@ def program(
     began = time.monotonic()
     with (folder / "log.txt").open("a") as log:
         values = environment(**(empty | interpreted | changed))
+        values = {name: value for name, value in values.items() if value or name not in changed}
         try:
             done = subprocess.run(command, cwd=folder, env=values, stdout=log, stderr=log, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
             return {"ended_after_s": limit_s, **(json.loads(told.read_text()) if told.exists() else {})}
     if done.returncode:
         sys.exit(f"{what} ended with {done.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
-    return {"process_s": round(time.monotonic() - began, 2), **json.loads(told.read_text())}
+    seconds, built = round(time.monotonic() - began, 2), len(list(cache.rglob("*.so")))
+    return {"process_s": seconds, "built": built, **json.loads(told.read_text())}
 
 
 CHILD = '''

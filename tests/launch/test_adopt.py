@@ -143,8 +143,10 @@ def test_under_torch_compile_the_graph_holds_the_winner_alone(stub, tables):
     told = stub.run("traced.py", str(folder)).printed
     assert told["tuned"] == [[256], [256]]
     assert told["adopted"] == [[256], [256], [64, 128, 256]]
+    assert told["both ways"] == [[[256], [256]]] * 4, "forward and backward"
     assert told["first"] == [64]
     assert told["as it was"] == [False, [64, 128, 256]]
+    assert told["again"] == [256], "adopted when torch's module was there, and nobody asked"
     assert told["plain"] == told["undone"] == [64, 128, 256]
 
 

@@ -53,7 +53,7 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "TritonHOPifier": (
         "torch._higher_order_ops.triton_kernel_wrap:TritonHOPifier",
         None,
-    ),  # torch 2.13
+    ),  # torch 2.11 to 2.13
 }
 _TRITON: dict[str, tuple[str, Any]] = {
     # The active driver: current device, stream and target. Nothing can be launched without it.

@@ -40,13 +40,12 @@ class TracedTensor:
 
 def ask(choose: ChooseTraced) -> None:
     """Ask a function about each `Autotuner` that is traced from here on."""
-    if not _choosers:
-        if _MODULE in sys.modules:
-            _put()
-        else:
-            after_import(_MODULE, _put)
     if choose not in _choosers:
         _choosers.append(choose)
+    if _MODULE in sys.modules:
+        _put()
+    elif len(_choosers) == 1:
+        after_import(_MODULE, _put)
 
 
 def stop_asking(choose: ChooseTraced) -> None:
@@ -81,7 +80,7 @@ def _put() -> None:
             config = _chosen(kernel, args, kwargs)
             if config is not None:
                 alone = triton.autotune(configs=[config], key=[])(kernel.fn)
-                variable = self.recreate_variable(variable, kernel=alone, kernel_idx=None, grid=variable.grid)
+                variable = type(variable)(alone, None, variable.grid)
         return original(self, variable, args, kwargs, tx)
 
     hopifier.call_triton_kernel = call_triton_kernel
