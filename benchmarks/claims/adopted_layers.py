@@ -87,7 +87,7 @@ def side(folder: Path, args: argparse.Namespace, name: str, before: tuple[str, .
 def compared(alone: dict[str, Any], adopted: dict[str, Any]) -> dict[str, Any]:
     """What two plays of a layer on each side say of it."""
     if "error" in alone or "error" in adopted:
-        same = alone.get("error") == adopted.get("error")
+        same = "error" in alone and "error" in adopted
         verdict = "fails on both sides" if same else "DIFFERS"
         return {"verdict": verdict, "alone": alone.get("error"), "adopted": adopted.get("error")}
     keys = alone["configs"].keys() & adopted["configs"].keys()
