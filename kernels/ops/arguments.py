@@ -103,6 +103,14 @@ def check_memory(**tensors: torch.Tensor | None) -> None:
 
 def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Check that a [..., M, K], b [K, N] and `bias` fit each other in shape, dtype and device."""
+    check_shapes(a, b)
+    check_kinds(a, b)
+    if bias is not None:
+        check_bias(bias, a, b)
+
+
+def check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check that a [..., M, K] and b [K, N] can be multiplied."""
     if a.dim() < 2:
         remedy = "use matmul(a.unsqueeze(0), b).squeeze(0)" if a.dim() else "multiply by a number with *"
         raise InputError(f"a has shape {shown(a)}: expected [..., M, K]; {remedy}")
@@ -113,9 +121,6 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) 
             f"a {shown(a)} and b {shown(b)} do not fit: a's last size must be b's first; "
             "a weight stored [N, K] goes in as weight.t()"
         )
-    check_kinds(a, b)
-    if bias is not None:
-        check_bias(bias, a, b)
 
 
 def _instead_of(a: torch.Tensor, b: torch.Tensor) -> str:
@@ -134,14 +139,19 @@ def _instead_of(a: torch.Tensor, b: torch.Tensor) -> str:
 
 def check_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
     """Check that a and b have dtypes that can be multiplied, and are on one device on which kernels run."""
-    if (dtype := dtypes.name_of(a.dtype)) not in DTYPES:
-        raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
-    if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
-        raise InputError(f"a is {dtype} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
+    check_dtypes(a, b)
     if b.device.type != "meta" and a.device != b.device and a.device.type != "meta":
         raise InputError(f"a is on {a.device} and b on {b.device}: expected one device; use b.to(a.device)")
     check_device("a", a)
     check_device("b", b)
+
+
+def check_dtypes(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check that a and b have dtypes that can be multiplied."""
+    if (dtype := dtypes.name_of(a.dtype)) not in DTYPES:
+        raise InputError(f"a is {dtype}: expected one of {', '.join(DTYPES)}; convert it with a.to(...)")
+    if a.dtype != b.dtype and not (dtypes.is_fp8(dtype) and dtypes.is_fp8(dtypes.name_of(b.dtype))):
+        raise InputError(f"a is {dtype} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
 
 
 def has_kernels(device: torch.device) -> bool:

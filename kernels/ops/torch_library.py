@@ -78,8 +78,11 @@ def _shaped(  # noqa: PLR0917
     out_dtype: torch.dtype | None,
     *_: Any,
 ) -> torch.Tensor:
-    """The result's shape and dtype, as a tensor without values."""
-    arguments.check_operands(a, b, bias)
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_shapes(a, b)
+    arguments.check_dtypes(a, b)
+    if bias is not None:
+        arguments.check_bias(bias, a, b)
     dtype = arguments.out_dtype_of(a, None, out_dtype, arguments.scales_of(a, b, scale_a, scale_b)[0])
     arguments.check_epilogue(dtype, bias, activation)
     return a.new_empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
@@ -113,6 +116,7 @@ def register(multiply: Multiply) -> None:
 _library = torch.library.Library("triton_tuner", "DEF")
 _library.define(f"matmul(Tensor a, Tensor b, {_TENSORS}, {_OPTIONS}) -> Tensor")
 _library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_TENSORS}, {_OPTIONS}) -> ()")
-torch.library.register_fake("triton_tuner::matmul", _shaped, lib=_library)
-torch.library.register_fake("triton_tuner::matmul_out", lambda *_: None, lib=_library)
+# Not by `register_fake`, which looks for the caller's source in every module that was imported: 20 ms.
+_library.impl("matmul", _shaped, "Meta")
+_library.impl("matmul_out", lambda *_: None, "Meta")
 torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=_library)
