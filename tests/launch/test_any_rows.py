@@ -104,6 +104,7 @@ def test_what_ships_ready_is_launched_where_there_is_no_triton(ship, make_stub):
     report = make_stub().run("without_triton.py", str(path), "[128, 70, 65, 70]", alone=True)
     assert "no tuned config" not in report.stderr
     assert {launch.stream for launch in report.launches} == {report.printed["stream"]}
+    assert report.printed["asked"] == [], "no kernel's contract is imported"
     assert_each_call_launched_its_own(report)
 
 

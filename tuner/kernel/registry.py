@@ -11,15 +11,17 @@ import functools
 import logging
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner import entry_points as entries
 from tuner.entry_points import entry_points
 from tuner.errors import KernelError, one_line
 from tuner.hardware.device import Device
-from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    from tuner.kernel import KernelSpec
 
 GROUP = "tuner.kernels"
 _added: dict[tuple[str, str, str], KernelSpec] = {}
@@ -71,6 +73,8 @@ def load(references: Iterable[str]) -> None:
 
 def spec_in(found: Any) -> KernelSpec | None:
     """Return the spec that an object is or holds: a KernelSpec, or a kernel under `tuner.tuned` and maybe others."""
+    from tuner.kernel.spec import KernelSpec
+
     above: list[Any] = []
     while not isinstance(found, KernelSpec) and not hasattr(found, "kernel_spec") and hasattr(found, "fn"):
         above.append(found)

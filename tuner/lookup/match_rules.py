@@ -6,11 +6,12 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
-from tuner.kernel import KernelSpec, registry
+from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup.decision import Decision, Match, Refusal
 from tuner.lookup.device_winners import DeviceWinners
@@ -22,6 +23,9 @@ from tuner.problem.distance import key_distance
 from tuner.problem.family import Family, Range
 from tuner.problem.gemm_fields import MAX_SIZE
 from tuner.problem.generic_key import SOURCE
+
+if TYPE_CHECKING:
+    from tuner.kernel import KernelSpec
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
