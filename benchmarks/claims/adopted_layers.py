@@ -8,8 +8,9 @@ its default arguments plays forward and backward, of the same weights and inputs
 without triton-tuner, and started by `tuner exec --adopt fla --on-miss first`. On both sides a kernel runs by the first
 of its configs that launches (`chosen_configs.py` sees to it without triton-tuner), so bits may be compared. Where a
 side does not repeat its own bits, the sums of its tensors' magnitudes are compared instead, with what they differ by
-between two plays of one process. A layer that cannot be made or played must fail alike on both sides. Both share a
-compile cache, so that a config is compiled once. FOLDER must not exist yet.
+between two plays of one process. A layer that cannot be made or played must fail on both sides; one that loses the
+GPU's context ends its process. Both sides share a compile cache, so that a config is compiled once. FOLDER must not
+exist yet.
 """
 
 from __future__ import annotations
@@ -172,6 +173,8 @@ for name in names[part::parts]:
     print(name, found[name].get("error", ""), round(time.time() - start, 1), flush=True)
     with open(os.path.join(out, f"{part}.json"), "w") as file:
         json.dump({"layers": found, **chosen_configs.told()}, file)
+    if "CUDA error" in found[name].get("error", "") or "Error [CUDA]" in found[name].get("error", ""):
+        break  # the context is lost, and all that follows would fail
 '''
 
 

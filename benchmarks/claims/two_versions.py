@@ -60,6 +60,7 @@ def main() -> None:
     for each, before, now in zip(problems, defaults["before"], defaults["now"], strict=True):
         cases.append(Case(each, "default", now, before, before))
     with PairedRunner(0) as runner:
+        card = runner.device.slug.removeprefix("nvidia-").partition("-")[0]
         rows = [told for found in play(cases, runner) if (told := row(found))]
     ratios = {
         rule: [each["before_over_now"] for each in rows if each["what"] == rule] for rule in ("winner", "default")
@@ -70,10 +71,7 @@ def main() -> None:
         if them
     }
     body = {"seconds": seconds, "summary": summary, "rows": rows}
-    path = folder / "two-versions.json"
-    record.write(path, body)
-    (card,) = {"h100" if "H100" in name else "h200" for name in json.loads(path.read_text())["gpus"]}
-    path.rename(folder / f"two-versions-{card}.json")
+    record.write(folder / f"two-versions-{card}.json", body)
     for each in rows:
         print(
             f"{each['what']:8} {each['problem']:44} {each['before_over_now']:.4f} {each['now']} (was {each['before']})"

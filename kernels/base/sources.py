@@ -16,10 +16,11 @@ def digest() -> str:
     found = hashlib.sha256()
     try:
         # By names, not by `Path.rglob`: a process's first call waits for this.
-        for name in sorted(glob.glob("**/*.py", root_dir=_HERE, recursive=True)):  # noqa: PTH207
+        names = sorted(glob.glob("**/*.py", root_dir=_HERE, recursive=True))  # noqa: PTH207
+        for name in names:
             content = (_HERE / name).read_bytes()
             found.update(f"{name} {len(content)}\n".encode())
             found.update(content)
     except OSError:
         return ""
-    return found.hexdigest()
+    return found.hexdigest() if names else ""

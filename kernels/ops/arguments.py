@@ -154,6 +154,14 @@ def check_dtypes(a: torch.Tensor, b: torch.Tensor) -> None:
         raise InputError(f"a is {dtype} and b {dtypes.name_of(b.dtype)}: expected one dtype; use b.to(a.dtype)")
 
 
+def check_together(**tensors: torch.Tensor | None) -> None:
+    """Check that no tensor with values is beside one on meta, where torch would give a result that nobody wrote."""
+    on_meta = [name for name, tensor in tensors.items() if tensor is not None and tensor.device.type == "meta"]
+    others = [name for name, tensor in tensors.items() if tensor is not None and tensor.device.type != "meta"]
+    if on_meta and others:
+        raise InputError(f"{on_meta[0]} is on meta, without values, and {others[0]} is not: expected one device")
+
+
 def has_kernels(device: torch.device) -> bool:
     """Whether kernels run on a device: a GPU, or the CPU under Triton's interpreter."""
     return device.type == "cuda" or (device.type == "cpu" and triton_settings.interprets())

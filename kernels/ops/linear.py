@@ -186,7 +186,8 @@ def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_au
         return linear(x, weight, bias, preferred)
 
 
-def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _is_auto: bool) -> torch.Tensor:  # noqa: ARG001
+def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _is_auto: bool) -> torch.Tensor:
+    arguments.check_together(x=x, weight=weight, bias=bias)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 

@@ -13,6 +13,7 @@ import torch
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, gradients
 from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Options
+from tuner.launch.call_cache import is_tracing
 from tuner.problem import dtype as dtypes
 
 _TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
@@ -28,6 +29,10 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
     out, a, b, bias, scale_a, scale_b = given
     activation, out_dtype, *rest = options
     arguments.check_tensors(a=a, b=b, out=out, bias=bias, scale_a=scale_a, scale_b=scale_b)
+    if not is_tracing():
+        # The operators' shapes are worked out on tensors that are all on meta: only here the devices are known.
+        arguments.check_operands(a, b, bias)
+        arguments.scales_of(a, b, scale_a, scale_b)
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = arguments.activation_of(activation)
     ops = torch.ops.triton_tuner
@@ -79,6 +84,7 @@ def _shaped(  # noqa: PLR0917
     *_: Any,
 ) -> torch.Tensor:
     """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_together(a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b)
     arguments.check_shapes(a, b)
     arguments.check_dtypes(a, b)
     if bias is not None:
@@ -86,6 +92,10 @@ def _shaped(  # noqa: PLR0917
     dtype = arguments.out_dtype_of(a, None, out_dtype, arguments.scales_of(a, b, scale_a, scale_b)[0])
     arguments.check_epilogue(dtype, bias, activation)
     return a.new_empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
+
+
+def _shaped_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, *_: Any) -> None:
+    arguments.check_together(a=a, b=b, out=out, bias=bias)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
@@ -116,7 +126,7 @@ def register(multiply: Multiply) -> None:
 _library = torch.library.Library("triton_tuner", "DEF")
 _library.define(f"matmul(Tensor a, Tensor b, {_TENSORS}, {_OPTIONS}) -> Tensor")
 _library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_TENSORS}, {_OPTIONS}) -> ()")
-# Not by `register_fake`, which looks for the caller's source in every module that was imported: 20 ms.
+# Not by `register_fake`, which looks for the caller's source in every module that was imported.
 _library.impl("matmul", _shaped, "Meta")
-_library.impl("matmul_out", lambda *_: None, "Meta")
+_library.impl("matmul_out", _shaped_out, "Meta")
 torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=_library)

@@ -8,6 +8,7 @@ import pytest
 
 from tuner.bench import retime
 from tuner.bench.retime import State
+from tuner.errors import SweepError
 from tuner.hardware.device import KNOWN
 from tuner.lookup import match_rules
 from tuner.sweep.measure import VENDOR
@@ -66,6 +67,22 @@ def test_a_row_that_seems_lost_is_judged_by_two_processes(runner, make_row):
     assert (found["moody"].samples, found["steady"].samples) == (2, 1)
     assert found["broken"].reason == "it crashed"
     assert [name for process, name in runner.played if process] == ["moody", "slower", "broken"]
+
+
+@pytest.mark.parametrize("again", [SweepError("the worker did not start"), FinalsPlayed({}, {})], ids=["none", "alone"])
+def test_a_second_process_that_says_nothing_leaves_the_first_one_s_word(again, runner, make_row, monkeypatch):
+    row, first = dataclasses.replace(make_row(3), vs_default=None, vs_vendor=1.25), runner.play
+
+    def play(problem, configs):
+        if not runner.process:
+            return first(problem, configs)
+        if isinstance(again, Exception):
+            raise again
+        return FinalsPlayed({configs[0].digest: [104.0]}, {})  # torch's library did not run
+
+    monkeypatch.setattr(runner, "play", play)
+    (one,) = retime.retime([row], runner, 0.02)
+    assert (one.state, one.samples) == (State.LOST, 1)
 
 
 def test_where_no_row_seems_lost_no_second_process_is_started(runner, make_row):

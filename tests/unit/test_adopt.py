@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -131,3 +132,21 @@ def test_a_captured_value_is_made_again(value):
     made = Decoder([]).value(written)
     assert made == value
     assert isinstance(made, str) == isinstance(value, str)
+
+
+def test_torch_s_module_is_waited_for_once_whoever_asks():
+    code = "\n".join(
+        (
+            "import sys",
+            "from tuner.tuned import traced",
+            "before = len(sys.meta_path)",
+            "for _ in range(3):",
+            "    traced.ask(traced.choose_tuned)",
+            "traced.stop_asking(traced.choose_tuned)",
+            "traced.ask(lambda *_: None)",
+            "assert 'torch._higher_order_ops.triton_kernel_wrap' not in sys.modules",
+            "assert len(sys.meta_path) == before + 1, sys.meta_path",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr

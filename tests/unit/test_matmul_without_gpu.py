@@ -38,6 +38,32 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
             op(*given)
 
 
+def on(device, *shapes, dtype=torch.float16):
+    return [torch.empty(shape, device=device, dtype=dtype) for shape in shapes]
+
+
+def test_a_trace_says_what_a_call_would_say_of_devices():
+    with FakeTensorMode(), pytest.raises(InputError, match=r"a is on cpu: expected a GPU"):
+        matmul(*on("cpu", (64, 32), (32, 64)))
+    with FakeTensorMode(), pytest.raises(InputError, match=r"a is on cuda:0 and b on cpu: expected one device"):
+        matmul(*on("cuda:0", (64, 32)), *on("cpu", (32, 64)))
+    with FakeTensorMode(), pytest.raises(InputError, match=r"bias is on cpu and a on cuda:0: expected one device"):
+        matmul(*on("cuda:0", (64, 32), (32, 64)), bias=torch.empty(64))
+
+
+def test_operators_refuse_a_tensor_without_values_beside_one_that_has_some():
+    ops, given = torch.ops.triton_tuner, [None, None, None, "none", None, None, None]
+    (real,), (a, b, out) = on("cpu", (4, 4)), on("meta", (4, 4), (4, 4), (4, 4))
+    assert ops.matmul(a, b, *given).shape == ops.linear(a, b, None, False).shape == (4, 4)
+    for call in (
+        lambda: ops.matmul(real, b, *given),
+        lambda: ops.matmul_out(real, real, out, *given),
+        lambda: ops.linear(real, b, None, False),
+    ):
+        with pytest.raises(InputError, match=r"\w+ is on meta, without values, and \w+ is not: expected one device"):
+            call()
+
+
 def test_a_problem_that_was_made_for_another_m_is_the_one_that_its_tensors_stand_for():
     """Ms of few kinds of operands in random order, so that most problems are made of another M's."""
     module, draw = sys.modules[matmul.__module__], random.Random(16)
@@ -78,7 +104,7 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
 
 
 def test_operators_are_made_without_reading_any_source():
-    """That looks at the files of all modules that the program has: a fifth of what the import takes."""
+    """That looks at the files of all modules that the program has."""
     code = textwrap.dedent("""
         import inspect, torch
         def getmodule(*_):

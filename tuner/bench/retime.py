@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tuner.errors import KernelError
+from tuner.errors import DeviceError, KernelError, SweepError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -100,7 +100,12 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
     if doubted:
         runner.restart()
     for one in doubted:
-        yield _together(one, _played(one.row, defaults[one.row], runner, fail_above), fail_above)
+        try:
+            again = _played(one.row, defaults[one.row], runner, fail_above)
+        except (DeviceError, SweepError):
+            yield one  # no other process could be started
+        else:
+            yield _together(one, again, fail_above)
 
 
 def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Sequence[str]) -> int:
@@ -149,6 +154,8 @@ def _together(one: Retimed, again: Retimed, fail_above: float) -> Retimed:
     if again.ratios is None or one.ratios is None or again.median_us is None or one.median_us is None:
         return again
     ratios = {name: math.sqrt(one.ratios[name] * again.ratios[name]) for name in one.ratios if name in again.ratios}
+    if _loss(one.row, ratios) is None:
+        return one  # what it was compared with did not run again
     median_us = math.sqrt(one.median_us * again.median_us)
     return _judged(one.row, ratios, median_us, one.samples + again.samples, fail_above)
 

@@ -95,7 +95,8 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
         played.append(one)
         said = one.reason or ("" if one.loss is None else f"{one.loss:+.1%}")
         click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {one.state.value} {said}".rstrip(), err=True)
-    return sorted(played, key=lambda one: rows.index(one.row))
+    places = {row.problem: place for place, row in enumerate(rows)}
+    return sorted(played, key=lambda one: places[one.row.problem])
 
 
 def _check(db: str) -> None:

@@ -85,7 +85,7 @@ class GraphTimer:
     def final_sets(self, nbytes: int) -> int:
         """Return how many sets the finals make in other memory than the search's, 0 for none.
 
-        Many small sets lie everywhere already. Where memory is short, the search's have to do.
+        Small problems have many sets as it is. Where memory is short, the search's have to do.
         """
         import torch
 

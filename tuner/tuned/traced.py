@@ -23,6 +23,8 @@ _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
 _choosers: list[ChooseTraced] = []
 _original: list[Any] = []
 """torch's own method while another is in its place."""
+_awaited: list[str] = []
+"""The module whose import is waited for, once it is."""
 
 
 class TracedTensor:
@@ -44,7 +46,8 @@ def ask(choose: ChooseTraced) -> None:
         _choosers.append(choose)
     if _MODULE in sys.modules:
         _put()
-    elif len(_choosers) == 1:
+    elif not _awaited:
+        _awaited.append(_MODULE)
         after_import(_MODULE, _put)
 
 
