@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main() -> None:
     for part in args.parts.split(","):
         found[part] = BY_NAME[part](folder, args)
         print(part, {name: value for name, value in found[part].items() if not isinstance(value, dict)}, flush=True)
-        record.write(result, {"ops": args.ops.split(","), "parts": found})
+        record.write(result, {"fla": version("fla-core"), "ops": args.ops.split(","), "parts": found})
 
 
 def capture(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
