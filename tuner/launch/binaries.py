@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,7 +189,8 @@ def folders(resolver: Resolver, name: str) -> list[Path]:
             place = source.path
         elif isinstance(source, sources.TablePackage):
             place = source.folder()
-        if isinstance(place, Path) and (place / name / INDEX).is_file():  # what lies in a zip file is not loaded
+        # What lies in a zip file is not loaded. A damaged table's op may be no name that a file can have.
+        if isinstance(place, Path) and os.path.isfile(place / name / INDEX):  # noqa: PTH113  Path.is_file raises
             found.append(place / name)
     return found
 
