@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commands import new_folder, tuner
+from commands import card, new_folder, tuner
 
 from tuner.bench.held_out import Case, play
 from tuner.kernel import registry
@@ -69,8 +69,7 @@ def main() -> None:
             row["slower"] = slower[row["problem"]]
     told = summary(unchanged, found)
     body = {"fail_above": args.fail_above, "summary": told, "tuned_s": round(tuned_s, 1), "recorded": recorded(table)}
-    card = table.device.slug.removeprefix("nvidia-").partition("-")[0]
-    record.write(folder / f"retiming-{card}.json", {**body, "unchanged": unchanged, "planted": found})
+    record.write(folder / f"retiming-{card(table.device)}.json", {**body, "unchanged": unchanged, "planted": found})
     print(told)
 
 

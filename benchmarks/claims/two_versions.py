@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commands import LAUNCHER, environment, new_folder
+from commands import LAUNCHER, card, environment, new_folder
 
 from tuner.bench.held_out import Case, play
 from tuner.kernel.config import Config
@@ -60,7 +60,7 @@ def main() -> None:
     for each, before, now in zip(problems, defaults["before"], defaults["now"], strict=True):
         cases.append(Case(each, "default", now, before, before))
     with PairedRunner(0) as runner:
-        card = runner.device.slug.removeprefix("nvidia-").partition("-")[0]
+        name = card(runner.device)
         rows = [told for found in play(cases, runner) if (told := row(found))]
     ratios = {
         rule: [each["before_over_now"] for each in rows if each["what"] == rule] for rule in ("winner", "default")
@@ -71,7 +71,7 @@ def main() -> None:
         if them
     }
     body = {"seconds": seconds, "summary": summary, "rows": rows}
-    record.write(folder / f"two-versions-{card}.json", body)
+    record.write(folder / f"two-versions-{name}.json", body)
     for each in rows:
         print(
             f"{each['what']:8} {each['problem']:44} {each['before_over_now']:.4f} {each['now']} (was {each['before']})"

@@ -71,7 +71,7 @@ def main() -> None:
         print(
             f"{row['problem']:45} sets {row['sets']:3}  {shares}  worst {100 * row['worst']:.1f}% {row['worst_config']}"
         )
-    record.write(args.out, {"rows": rows, "figures": told})
+    record.write(args.out, {"rows": rows})
 
 
 def play(args: argparse.Namespace) -> dict[str, Any]:

@@ -15,6 +15,3 @@ else:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.spec"), name))
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
