@@ -3,8 +3,9 @@
     python benchmarks/claims/several_gpus.py --gpus 2 --out RESULT.json
     python benchmarks/claims/several_gpus.py --gpus 2 --rehearse --out RESULT.json       # without a GPU, a tiny suite
 
-Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs. Its time is that of
-the whole process. A thread of it looks a hundred times a second at what each GPU's worker does:
+Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs; torch and Triton
+were read from disk before. Its time is that of the whole process. A thread of it looks a hundred times a second at what
+each GPU's worker does:
 
 start          the processes start and open the GPUs
 no job         no problem is ready to be begun
@@ -17,6 +18,7 @@ set up, search, finals   a worker is at work
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -26,15 +28,12 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tuner.problem import suite
-from tuner.store.store import Store
-from tuner.sweep.compile_pool import CompilePool, cpu_count
 from tuner.sweep.crew import Crew
-from tuner.sweep.report import Observer, Plan
-from tuner.sweep.run import sweep
-from tuner.sweep.supervisor import Phase, WorkerSupervisor
+
+if TYPE_CHECKING:
+    from tuner.sweep.supervisor import WorkerSupervisor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -42,41 +41,35 @@ import record
 PUBLIC = Path(__file__).parents[1] / "suites" / "public.csv"
 TINY = "op,m,n,k,dtype,layout\n" + "".join(f"softmax,{m},64,1,float16,nn\n" for m in (4, 8, 16, 32, 64, 128))
 BEAT_S = 0.01
-AT_WORK = {Phase.SETTING_UP: "set up", Phase.SEARCHING: "search", Phase.FINALS: "finals"}
+AT_WORK = {"SETTING_UP": "set up", "SEARCHING": "search", "FINALS": "finals"}
 
 
-class Watch(Observer):
-    """Samples what each GPU does; an observer, because it must know what is left."""
+class Watch:
+    """Samples what each GPU does; it is told what is left."""
 
-    def __init__(self, supervisors: list[WorkerSupervisor]) -> None:
-        self.supervisors = supervisors  # a second one of each GPU follows later
+    def __init__(self, supervisors: list[WorkerSupervisor], begun: float) -> None:
+        self.supervisors = supervisors  # others of each GPU follow later
         self.gpus = tuple(supervisors)
+        self.begun = begun
         self.seconds: list[Counter[str]] = [Counter() for _ in self.gpus]
         self.left: int | None = None
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
 
-    def started(self, device: Any, environment: Any, problems: Any) -> None:  # noqa: ARG002
-        self.left = len(problems)
-
-    def problem_started(self, job: Any, gpu: Any) -> None:  # noqa: ARG002
-        assert self.left is not None
-        self.left -= 1
-
     def cause(self, first: WorkerSupervisor) -> str:
         if self.left is None:
             return "start"
-        both = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
-        for supervisor in both:
+        all_of_it = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
+        for supervisor in all_of_it:
             if supervisor.seat.is_on_device:
-                return AT_WORK.get(supervisor.phase, "loop")
-        jobs = [(supervisor.phase, supervisor.job) for supervisor in both if supervisor.job is not None]
+                return AT_WORK.get(supervisor.phase.name, "loop")
+        jobs = [(supervisor.phase, supervisor.job) for supervisor in all_of_it if supervisor.job is not None]
         if not jobs:
             return "no job" if self.left else "end"
-        return "compile" if any(phase is Phase.SEARCHING and job.searching for phase, job in jobs) else "loop"
+        return "compile" if any(phase.name == "SEARCHING" and job.searching for phase, job in jobs) else "loop"
 
     def _look(self) -> None:
-        before = time.monotonic()
+        before = self.begun
         while not self.ended.wait(BEAT_S):
             now = time.monotonic()
             for supervisor, seconds in zip(self.gpus, self.seconds, strict=True):
@@ -96,9 +89,13 @@ def main() -> None:
     if args.child:
         print(json.dumps(tuned(args.child, args.suite, Path(args.out), rehearse=args.rehearse)))
         return
+    from tuner.sweep.compile_pool import cpu_count
+
     cores = args.cores or max(1, cpu_count() // args.gpus)
     if cores * args.gpus > cpu_count():
         parser.error(f"{args.gpus} GPUs with {cores} cores each need {cores * args.gpus}, there are {cpu_count()}")
+    # So that the first run does not pay alone for reading torch and Triton from a cold disk.
+    subprocess.run([sys.executable, "-c", "import torch, triton"], check=True)
     runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in dict.fromkeys((1, args.gpus))]
     summary = {
         "suite": "six rows of softmax" if args.rehearse else Path(args.suite).name,
@@ -138,18 +135,35 @@ def timed(gpus: int, cores: int, suite_name: str, *, rehearse: bool) -> dict[str
 
 
 def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[str, Any]:
-    """Tune a suite as `tuner run` does."""
+    """Tune a suite as `tuner run` does, which imports most of itself while the workers start."""
     if rehearse:
         from tuner.hardware.device import KNOWN
+        from tuner.sweep.compile_pool import CompilePool
 
-        Crew._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign]
+        Crew._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign,assignment]
             CompilePool(KNOWN["sm_90"])
         )
     indices: list[int | None] = [None] * gpus if rehearse else list(range(gpus))
-    with Crew(indices) as crew, Store.open(folder / "tuner.db") as store:
-        watch = Watch(crew.supervisors)
+    with Crew(indices) as crew, contextlib.ExitStack() as stack:
+        from tuner.problem import suite
+        from tuner.store.store import Store
+        from tuner.sweep.report import Observer, Plan
+        from tuner.sweep.run import sweep
+
+        class Left(Observer):
+            def started(self, _device: Any, _environment: Any, problems: Any) -> None:
+                watch.left = len(problems)
+
+            def problem_started(self, _job: Any, _gpu: Any) -> None:
+                watch.left -= 1  # type: ignore[operator]
+
+        store = stack.enter_context(Store.open(folder / "tuner.db"))
+        watch = Watch(crew.supervisors, crew.begun)
         watch.thread.start()
-        report = sweep(store, suite.load(suite_name), crew, Plan(), observer=watch)
+        report = sweep(store, suite.load(suite_name), crew, Plan(), observer=Left())
+        compilers_s = sum(
+            each.resources.compile_ms / 1e3 for each in crew.pool._results.values() if hasattr(each, "resources")
+        )
         watch.ended.set()
         watch.thread.join()
     if report.without_winner:
@@ -163,6 +177,7 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
         "start_s": round(report.start_s, 1),
         "compiled": report.compiled,
         "compile_wall_s": round(report.compile_s, 1),
+        "compilers_s": round(compilers_s, 1),
         "shares": shares,
         "problems": [
             {

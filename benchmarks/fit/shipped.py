@@ -33,6 +33,7 @@ TABLES = ROOT / "tuner" / "tables" / "shipped"
 PACKAGE = "tuner.tables.shipped"
 MOST_BYTES = 2_000_000
 COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling")
+MEASURED = ("exact", "family")
 Family = tuple[str, ...]
 """The values of COLUMNS."""
 
@@ -91,14 +92,15 @@ def rows(folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict[str
 
 
 def ships(family: Family, slug: str) -> bool:
-    """Whether the tables that come with triton-tuner serve both ends of a family on a device."""
+    """Whether the tables that come with triton-tuner say for a device's every M of a family what was measured there."""
     named = dict(zip(COLUMNS, family, strict=True))
-    ends = {named["m"].split("-")[0], named["m"].split("-")[-1]}
-    problems = [suite.problem_of({**named, "m": m}) for m in ends]
+    first, last = (int(named["m"].split("-")[end]) for end in (0, -1))
+    problems = [suite.problem_of({**named, "m": str(m)}) for m in (first, (first + last) // 3, last)]
     try:
-        return all(triton_tuner.lookup(problem, slug).source == f"package {PACKAGE}" for problem in problems)
+        found = [triton_tuner.lookup(problem, slug) for problem in problems]
     except DeviceError:  # nothing ships for such a device
         return False
+    return all(each.rule in MEASURED and each.source == f"package {PACKAGE}" for each in found)
 
 
 def write(path: Path, wanted: list[Family], users: Mapping[Family, list[str]]) -> None:

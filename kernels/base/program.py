@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ def spec_of(
 
     def shaped(problem: Problem, config: Config) -> Sequence[Launch]:
         """The launches on contiguous operands without memory."""
-        operands = operation.make_inputs(problem, "meta", 0)
+        operands = _without_memory(operation, problem)
         if (seen := recording()) is not None:
             seen.operands = operands
         return program(operands, config)
@@ -89,6 +90,12 @@ def spec_of(
         bytes_moved=operation.bytes_moved,
         **fields,
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _without_memory(operation: Operation, problem: Problem) -> Any:
+    """A problem's operands without memory: a search classes hundreds of configs of one problem."""
+    return operation.make_inputs(problem, "meta", 0)
 
 
 def interpreted() -> bool:

@@ -71,3 +71,7 @@ def test_a_function_of_the_interpreter_or_none_at_all_is_left_alone():
 
 def test_one_function_is_found_for_each_device_by_what_it_is(report):
     assert report["targets"] == {"arch": [90, 80], "asked": False}
+
+
+def test_a_worker_need_not_ask_for_the_key_of_what_the_pool_compiled(run_program):
+    assert run_program("ahead.py") == {"compiled": True, "found": 1}

@@ -1,6 +1,7 @@
 """Jobs drafted in a thread: in their order, and what went wrong there comes out where they are taken."""
 
 import os
+import sys
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
+from tuner.sweep import job_prefetch
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job_prefetch import JobPrefetcher, Past, make_job
 from tuner.sweep.ladder import Step
@@ -67,3 +69,21 @@ def test_a_child_of_the_pool_lists_the_search_space_once_there_is_one(monkeypatc
         prefetcher.request(Step(SMALL), DEVICE)
         job = prefetcher.take()
     assert (job.default, job.considered, job.most) == (here.default, here.considered, here.most)
+
+
+def test_jobs_are_made_once_what_all_kernels_import_is_there(monkeypatch, tmp_path):
+    """Several threads that import modules which import each other find them half made."""
+    (tmp_path / "slowly_imported.py").write_text("import time\ntime.sleep(0.5)\ndone = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(job_prefetch, "_IMPORTED", ("slowly_imported",))
+    seen = []
+
+    def make(*_arguments):
+        seen.append(hasattr(sys.modules.get("slowly_imported"), "done"))
+
+    monkeypatch.setattr(job_prefetch, "make_job", make)
+    with JobPrefetcher(Plan()) as prefetcher:
+        prefetcher.import_ahead()
+        prefetcher.request(Step(SMALL), DEVICE)
+        prefetcher.wait(60)
+    assert seen == [True]

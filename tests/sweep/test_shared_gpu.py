@@ -1,4 +1,4 @@
-"""Two problems on one GPU: workers of the interpreter share a device, and a kernel writes down its every use."""
+"""Several problems on one GPU: workers of the interpreter share a device, and a kernel writes down its every use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Use(NamedTuple):
 
 
 class Shared:
-    """Tunes problems on a device with compilers, which two workers share."""
+    """Tunes problems on a device with compilers, which several workers share."""
 
     def __init__(self, make, store, folder):
         self.make, self.store, self.folder = make, store, folder
@@ -47,7 +47,7 @@ class Shared:
 
     @property
     def uses(self):
-        """Every use of the device, in the order they began; two workers never used it at once."""
+        """Every use of the device, in the order they began; no two workers used it at once."""
         lines = [line.split() for line in (self.folder / "log").read_text().splitlines()]
         uses = [Use(*words, float(begun), float(ended)) for *words, begun, ended in lines]
         uses.sort(key=lambda use: use.begun)
@@ -65,11 +65,17 @@ class Shared:
 
 
 @pytest.fixture
-def shared(faulty, tmp_path, monkeypatch):
+def workers():
+    return 2
+
+
+@pytest.fixture
+def shared(faulty, tmp_path, monkeypatch, workers):
     def start_pool(self, _device):
-        return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=2))
+        return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=workers))
 
     monkeypatch.setattr(crew.Crew, "_start_pool", start_pool)
+    monkeypatch.setattr(crew, "WORKERS_OF_A_GPU", workers)
     folder = tmp_path / "shared"
     folder.mkdir()
     with Store.open(str(tmp_path / "tuner.db")) as store:
@@ -103,6 +109,33 @@ def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_distur
     assert ended["a"].phases_s.keys() == {"set up", "search", "compile", "turn", "finals"}
     assert list(asked["b", "slow"]) == [Urgency.NEXT, Urgency.BESIDE]
     assert list(asked["c", "late"]) == [Urgency.NEXT, Urgency.BESIDE, Urgency.NOW], "it is the first once a has ended"
+
+
+@pytest.mark.parametrize("workers", [3])
+def test_a_third_problem_measures_while_two_wait(shared):
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until="c vendor", configs=1),
+        shared.problem("b", "good,late", until="c vendor", configs=1),
+        shared.problem("c"),
+        shared.problem("d"),
+    )
+    assert all(each.winner for each in ended.values())
+    assert len(shared.pids("a") | shared.pids("b") | shared.pids("c")) == 3
+    assert shared.during("a", "launch") >= {"a", "b", "c"}
+    for name in "abcd":
+        assert shared.during(name, "finals", "vendor") == {name}
+
+
+@pytest.mark.parametrize("workers", [3])
+@pytest.mark.parametrize("greedy", ["inputs", "launch"])
+def test_of_three_one_that_runs_out_of_memory_waits_until_it_is_alone(shared, greedy):
+    ended = shared.sweep(
+        shared.problem("a", "good,late", until=f"c {greedy}", configs=1),
+        shared.problem("b", "good,late", until=f"c {greedy}", configs=1),
+        shared.problem("c", greedy=greedy),
+    )
+    assert all(each.winner for each in ended.values())
+    assert ended["c"].states == {State.COMPLETE: 2}
 
 
 @pytest.mark.parametrize("dying", [pytest.param("ab", marks=pytest.mark.long), "ba"])

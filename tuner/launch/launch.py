@@ -121,6 +121,7 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
             compiled = seen.find(launch)
             _ = compiled and compiled.run  # Triton loads a binary where this is read first
         else:
+            compile_cache.install(launch.function)
             compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
         if seen is not None:
             seen.launches.append((launch, compiled))

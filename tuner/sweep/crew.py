@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from tuner.sweep.compile_pool import CompilePool
 
 
+WORKERS_OF_A_GPU = 3
+"""Problems that a GPU has at once, where anything is compiled: while some wait for binaries, another is measured."""
+
+
 class Crew(contextlib.AbstractContextManager["Crew"]):
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
         begun: when the processes were started, by `time.monotonic`; later by what was waited for GPUs.
-        supervisors: one for each GPU, and behind them those of second workers; see `wait_until_ready`.
+        supervisors: one for each GPU, and behind them those of its other workers; see `wait_until_ready`.
         arch: the architecture of the machine's first GPU; None where only a worker can tell.
         pool: the compilers, None under the interpreter. It may change until `wait_until_ready` returns.
     """
@@ -60,8 +64,8 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
-        Where anything is compiled, each GPU then gets a second worker, which nothing waits for: while the problem of
-        one waits for binaries, the other measures.
+        Where anything is compiled, each GPU then gets more workers, which nothing waits for: while the problems of
+        some wait for binaries, another measures.
 
         Raises:
             KeyboardInterrupt: `stop` was set meanwhile.
@@ -85,9 +89,10 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
 
     def _share_gpus(self) -> None:
         for first in tuple(self.supervisors):
-            second = first.share()
-            self.supervisors.append(second)
-            self._stack.callback(second.close)
+            for _ in range(WORKERS_OF_A_GPU - 1):
+                another = first.share()
+                self.supervisors.append(another)
+                self._stack.callback(another.close)
 
     def hold_gpus(self, stop: threading.Event | None = None) -> None:
         """Keep others from measuring on the GPUs until the crew ends; see `tuner.sweep.gpu_lock.hold`.

@@ -111,6 +111,13 @@ def _open_context(gpu: int) -> None:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), gpu) == 0:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            _build_module()
+
+
+def _build_module() -> None:
+    """Have a C compiler build Triton's module, which takes 0.7 s of the first launch where no cache has it."""
+    with contextlib.suppress(Exception):  # the first launch tells why, or does without
+        compat.CudaUtils()
 
 
 def _environment(backend: str, driver: str = "") -> Environment:

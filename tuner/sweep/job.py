@@ -19,8 +19,6 @@ from tuner.sweep.search_task import SearchTask
 SPENT = "the time budget is spent"
 _MESSAGE_CHARACTERS = 200
 """How much of a trial's message becomes part of a problem's."""
-_SPARE_PER_COMPILER = 2
-"""While fewer binaries than this wait for each compiler, some are compiled that the search may never need."""
 
 
 class Stopwatch:
@@ -151,11 +149,11 @@ class Job:
         self._advance()
 
     def request(self, pool: CompilePool, urgency: Urgency = Urgency.NOW) -> None:
-        """Request the binaries of all that is left, and of what may come next where compilers are idle."""
+        """Request the binaries of all that is left; where compilers would be idle, also those that may come next."""
         for config in self._todo:
             self._request(config, pool, urgency)
         for config in self._search.reserve():
-            if pool.waiting >= _SPARE_PER_COMPILER * pool.workers:
+            if pool.waiting >= pool.workers:
                 break
             self._request(config, pool, Urgency.SPARE)
 

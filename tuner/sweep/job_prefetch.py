@@ -28,6 +28,7 @@ from tuner.sweep.neighbours import errors_nearby, nearest
 from tuner.sweep.report import Plan
 from tuner.sweep.search_task import Listing, list_spaces, make_search_task
 
+_IMPORTED = ("torch", "triton", "triton.language")
 _THREADS = 4
 """Jobs whose search spaces children list at a time."""
 
@@ -86,6 +87,7 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         self._plan = plan
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
         self._here = threading.Lock()
+        self._imports: list[Future[object]] = []
         self._requested: deque[tuple[Step, Future[Job]]] = deque()
 
     def __exit__(self, *_: object) -> None:
@@ -95,9 +97,11 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         return len(self._requested)
 
     def import_ahead(self) -> None:
-        """Import in a thread what every kernel imports."""
-        for module in ("torch", "triton", "triton.language"):
-            self._threads.submit(importlib.import_module, module)
+        """Import in a thread what every kernel imports; jobs are made after it.
+
+        One thread does it. Modules that import each other are found half made by several: Python breaks the deadlock.
+        """
+        self._imports.append(self._threads.submit(lambda: [*map(importlib.import_module, _IMPORTED)]))
 
     def request(self, step: Step, device: Device) -> None:
         """Have a problem's job made."""
@@ -108,6 +112,7 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         problem, listing = step.problem, None
         if self.pool is not None and not problem.is_keyed:  # what a kernel of a user's lists may hang on this process
             listing = self.pool.call(list_spaces, problem, device, estimated=True)
+        wait(self._imports)
         with self._here:  # one after the other: the first is there sooner, and a user's code need not know of threads
             return make_job(step, device, self._plan, self.past, listing)
 

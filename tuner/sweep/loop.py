@@ -95,8 +95,8 @@ class Loop:
                 for supervisor in self._supervisors:
                     if supervisor.phase is Phase.DONE:
                         self._conclude(supervisor, interrupted=stop.is_set())
-                # Of two problems on a GPU, the older one has the first turn.
-                for supervisor in sorted(self._supervisors, key=lambda each: each.seat.is_second):
+                # Of a GPU's problems, the oldest has the first turn.
+                for supervisor in sorted(self._supervisors, key=lambda each: each.seat.age):
                     if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
@@ -124,11 +124,11 @@ class Loop:
 
     @property
     def _idle_gpus(self) -> int:
-        return sum(supervisor.phase is Phase.FREE and not supervisor.seat.is_second for supervisor in self._supervisors)
+        return sum(supervisor.phase is Phase.FREE and supervisor.seat.is_first for supervisor in self._supervisors)
 
     def _may_begin(self, supervisor: WorkerSupervisor) -> bool:
-        """Return whether a supervisor may take on a problem; no GPU gets a second one while another has none."""
-        return supervisor.may_begin and not (supervisor.seat.is_second and self._idle_gpus)
+        """Return whether a supervisor may take on a problem; no GPU gets another one while some GPU has none."""
+        return supervisor.may_begin and (supervisor.seat.is_first or not self._idle_gpus)
 
     def _listen(self, *, stopping: bool) -> None:
         """Wait a moment for replies and hand them to their supervisors."""

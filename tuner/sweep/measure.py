@@ -12,9 +12,10 @@ import numpy as np
 from tuner.errors import in_short
 from tuner.kernel import Inputs, KernelSpec, registry
 from tuner.kernel.config import Config
+from tuner.launch.plan import recorded
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State
-from tuner.sweep import finals, verify
+from tuner.sweep import buffer_sets, finals, verify
 from tuner.sweep.nvml import Clocks, ClockSample
 from tuner.sweep.timer import Timer
 
@@ -40,6 +41,14 @@ class _Candidate:
     capture: Any
     error: float
     samples: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A config whose result was right: its error, and what launches it on one of the sets."""
+
+    error: float
+    call: Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +123,11 @@ class Measurement:
         rejected: dict[str, str] = {}
         for config in finalists:
             heartbeat(config)
-            failure = self._try(config, fresh, expected)
-            if isinstance(failure, Outcome):
-                rejected[config.digest] = failure.message
+            tried = self._try(config, fresh, expected)
+            if isinstance(tried, Outcome):
+                rejected[config.digest] = tried.message
             else:
-                captures[config.digest] = self._capture(self._call(config))
+                captures[config.digest] = self._capture(tried.call)
         heartbeat(None)
         if (capture := self._capture_vendor()) is not None:
             captures[VENDOR] = capture
@@ -145,20 +154,22 @@ class Measurement:
 
     def _prepare(self, config: Config) -> _Candidate | Outcome:
         assert self._expected is not None
-        error = self._try(config, self._sets[0], self._expected)
-        if isinstance(error, Outcome):
-            return error
-        return _Candidate(config, self._capture(self._call(config)), error, [])
+        tried = self._try(config, self._sets[0], self._expected)
+        if isinstance(tried, Outcome):
+            return tried
+        return _Candidate(config, self._capture(tried.call), tried.error, [])
 
     def _expect(self, inputs: Inputs) -> _Expected:
         invariance = self._spec.invariance if self._problem.invariant else None
         return _Expected(self._spec.reference(inputs), invariance and invariance.witness(inputs))
 
-    def _try(self, config: Config, inputs: Inputs, expected: _Expected) -> float | Outcome:
-        """Return the error of a right result, or the outcome of a config that failed or was wrong."""
+    def _try(self, config: Config, inputs: Inputs, expected: _Expected) -> _Tried | Outcome:
+        """Return what a right result leaves, or the outcome of a config that failed or was wrong."""
         verify.poison(inputs)
+        launch = registry.find(self._problem.op, config.kernel, self._problem.source).launch
         try:
-            registry.find(self._problem.op, config.kernel, self._problem.source).launch(inputs, config)
+            with recorded() as seen:
+                launch(inputs, config)
             self._timer.synchronize()
         except Exception as e:
             # This is the boundary of a child process: whatever the launch raised is the config's outcome.
@@ -169,7 +180,9 @@ class Measurement:
         found = verify.check(inputs, expected.reference, self._problem.k, self._tolerance, witness=expected.witness)
         if found.failure is not None:
             return Outcome(State.WRONG_RESULT, found.failure, error=found.error)
-        return found.error
+        sets = self._sets
+        again = buffer_sets.launches_again(seen, inputs, sets)
+        return _Tried(found.error, again or (lambda index: launch(sets[index], config)))
 
     def _rotate(self, candidates: list[_Candidate], drop: Sequence[float]) -> ClockSample:
         sample = ClockSample()
@@ -186,11 +199,6 @@ class Measurement:
                 candidate.samples.append(figure)
             self._best_us = min([self._best_us, *figures])
         return sample if sample.throttle is None else replace(sample, throttle=throttle)
-
-    def _call(self, config: Config) -> Callable[[int], None]:
-        launch = registry.find(self._problem.op, config.kernel, self._problem.source).launch
-        sets = self._sets
-        return lambda index: launch(sets[index], config)
 
     def _capture(self, call: Callable[[int], None]) -> Any:
         return self._timer.capture(call, len(self._sets))

@@ -91,6 +91,7 @@ class Race:
         self._estimates = np.array([task.estimate(config) for config in self._configs])
         self._points = _coordinates(self._configs)
         self._predicted = self._estimates
+        self._ranking: Sequence[int] = ()
         self._proposed: dict[Config, None] = {}
         self._best = math.inf
         self._since_gain = 0
@@ -167,7 +168,9 @@ class Race:
 
     def _promising(self) -> Iterator[Config]:
         """Yield configs in the order of their predicted time, the shortest first."""
-        return (self._configs[index] for index in np.argsort(self._predicted, kind="stable"))
+        if not self._ranking:  # it is asked for with each message of a worker
+            self._ranking = np.argsort(self._predicted, kind="stable").tolist()
+        return (self._configs[index] for index in self._ranking)
 
     def _learn(self, outcomes: Mapping[Config, Outcome]) -> None:
         """Correct the estimates by the times measured."""
@@ -190,7 +193,7 @@ class Race:
         weights = np.exp(-distances) * trust
         correction = (weights @ errors + _PRIOR * np.median(errors)) / (weights.sum(axis=1) + _PRIOR)
         novelty = 1 - np.minimum(1.0, weights.max(axis=1))
-        self._predicted = self._estimates + correction - _CURIOSITY * novelty
+        self._predicted, self._ranking = self._estimates + correction - _CURIOSITY * novelty, ()
 
 
 def _coordinates(configs: Sequence[Config]) -> _Array:

@@ -1,4 +1,4 @@
-"""A worker's place on a GPU that two may share: whose turn it is, and whose problem has the memory.
+"""A worker's place on a GPU that several share: whose turn it is, and whose problem has the memory.
 
 They take turns. A turn is one request and its replies, and whatever a worker does on the GPU is part of its turn, from
 opening it to its death.
@@ -31,15 +31,18 @@ class Seat:
         self._since, self._order = math.inf, 0
 
     def share(self) -> Seat:
-        """Return a second place on the same GPU."""
-        second = Seat()
-        second._order, second.others, self.others = 1, (self,), (second,)
-        return second
+        """Return another place on the same GPU."""
+        another = Seat()
+        another.others = (self, *self.others)
+        another._order = len(another.others)
+        for each in another.others:
+            each.others += (another,)
+        return another
 
     def leave(self) -> None:
         """Leave the GPU to the others."""
         for other in self.others:
-            other.others = ()
+            other.others = tuple(each for each in other.others if each is not self)
         self.others = ()
 
     def begin(self) -> None:
@@ -65,14 +68,19 @@ class Seat:
         self.is_on_device = self.is_set = self.holds_memory = False
 
     @property
-    def is_second(self) -> bool:
-        """Whether another place comes first, because it has an older problem."""
-        return any((other._since, other._order) < (self._since, self._order) for other in self.others)
+    def age(self) -> tuple[float, int]:
+        """When its problem began, and which place it is: the least has the oldest problem, and comes first."""
+        return self._since, self._order
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other place has an older problem."""
+        return all(self.age < other.age for other in self.others)
 
     @property
     def has_room(self) -> bool:
-        """Whether the GPU has room for its problem: a second one once the first is set up and leaves memory."""
-        return not self.is_second or all(other.is_set and not other.is_alone for other in self.others)
+        """Whether the GPU has room for its problem: once all that are there are set up and leave memory."""
+        return all(other.is_set and not other.is_alone for other in self.others if other._since < math.inf)
 
     @property
     def is_beside(self) -> bool:

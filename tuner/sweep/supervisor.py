@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Phase(Enum):
-    """Where a supervisor's problem is; a second worker is STARTING until it has opened the GPU, ABSENT if it cannot."""
+    """Where a supervisor's problem is; a further worker is STARTING until it opened the GPU, ABSENT if it cannot."""
 
     STARTING = auto()
     ABSENT = auto()
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 
 class WorkerSupervisor:
-    """One worker of a GPU (or the interpreter), at work on one problem at a time; two may share a GPU (`share`).
+    """One worker of a GPU (or the interpreter), at work on one problem at a time; several may share a GPU (`share`).
 
     Attributes:
         gpu: CUDA index, None for the interpreter.
@@ -77,11 +77,11 @@ class WorkerSupervisor:
         self._slowest_s: float | None = None
 
     def share(self) -> WorkerSupervisor:
-        """Start a second worker for this one's GPU, and return its supervisor."""
-        second = WorkerSupervisor(Worker(self.gpu, opens=False))
-        second.gpu_uuid, second.pool, second.phase = self.gpu_uuid, self.pool, Phase.STARTING
-        second.busy, second._hello_received, second.seat = True, False, self.seat.share()
-        return second
+        """Start another worker for this one's GPU, and return its supervisor."""
+        another = WorkerSupervisor(Worker(self.gpu, opens=False))
+        another.gpu_uuid, another.pool, another.phase = self.gpu_uuid, self.pool, Phase.STARTING
+        another.busy, another._hello_received, another.seat = True, False, self.seat.share()
+        return another
 
     @property
     def may_begin(self) -> bool:
@@ -178,7 +178,7 @@ class WorkerSupervisor:
     def _search(self, job: Job, *, late: bool) -> None:
         if late:
             job.abandon()
-        urgency = Urgency.BESIDE if self.seat.is_second else Urgency.NOW
+        urgency = Urgency.NOW if self.seat.is_first else Urgency.BESIDE
         batch, decided = job.take(1 if self._one_at_a_time else BATCH, self.pool, urgency)
         for config, outcome in decided:
             self._finish(config, outcome)
