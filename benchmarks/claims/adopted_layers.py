@@ -29,7 +29,7 @@ from commands import LAUNCHER, environment, new_folder
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "adopted-layers-h200.json"
+RESULT = "adopted-layers.json"
 ADOPT = ("exec", "--adopt", "fla", "--on-miss", "first", "--")
 
 

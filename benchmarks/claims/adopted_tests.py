@@ -36,7 +36,7 @@ from commands import LAUNCHER, environment, tuner
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "adopted-tests-h200.json"
+RESULT = "adopted-tests.json"
 PARTS = "plain,adopted,capture,tune,export,served"
 OPS = "gla simple_gla delta gdn kda retention linear_attn hgrn gsa rwkv6 rwkv7 comba delta_product lightning_attn"
 FILES = [

@@ -4,7 +4,8 @@
     python benchmarks/claims/adoption.py --out FOLDER --ops l2norm,cumsum --interpreter
 
 fla-core and what it needs must be importable. Each part is processes of their own; results are written part by part.
-`plain` is the library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
+`imports` is the ops' modules imported, and nothing else; every process's first results contain it. `plain` is the
+library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
 that from nothing, `export` writes tables and binaries, and `serve` is a fresh process with empty caches that has these.
 `bare` is another such process, strict, with no program on its path: no C compiler builds Triton's modules (`built`).
 `steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds, by
@@ -30,9 +31,9 @@ from commands import LAUNCHER, environment, tuner
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "adoption-h200.json"
+RESULT = "adoption.json"
 OPS = "chunk_gla,chunk_simple_gla,chunk_delta_rule,chunk_gated_delta_rule"
-PARTS = "capture,tune,export,serve,bare,plain,steady"
+PARTS = "imports,capture,tune,export,serve,bare,plain,steady"
 
 
 def main() -> None:
@@ -54,6 +55,10 @@ def main() -> None:
         found[part] = BY_NAME[part](folder, args)
         print(part, {name: value for name, value in found[part].items() if not isinstance(value, dict)}, flush=True)
         record.write(result, {"fla": version("fla-core"), "ops": args.ops.split(","), "parts": found})
+
+
+def imports(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    return program(folder, args, "imports")
 
 
 def capture(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -98,6 +103,7 @@ def steady(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 BY_NAME: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
+    "imports": imports,
     "capture": capture,
     "tune": tune,
     "export": export,
@@ -169,20 +175,28 @@ def given(*shape):
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     return torch.randn(*shape, device=device, dtype=dtype).requires_grad_()
 
+def module_of(name):
+    known = {"chunk_gla": "ops.gla", "chunk_simple_gla": "ops.simple_gla", "chunk_delta_rule": "ops.delta_rule"}
+    known |= {"l2norm": "modules.l2norm", "cumsum": "ops.utils.cumsum"}
+    return __import__(f"fla.{known.get(name, 'ops.gated_delta_rule')}", fromlist=[name])
+
+def imports():
+    start = time.perf_counter()
+    for name in ops:
+        module_of(name)
+    tell({"all_s": round(time.perf_counter() - start, 3)})
+
 def make(name):
     """An op's step: it returns outputs and gradients, of the same inputs each time."""
     torch.manual_seed(0)
     q, k, v = (given(B, T, H, D) for _ in range(3))
     if name == "l2norm":
-        from fla.modules.l2norm import l2norm_fwd
-        return lambda: [each for each in l2norm_fwd(q.detach().view(-1, D)) if each is not None]
+        return lambda: [each for each in module_of(name).l2norm_fwd(q.detach().view(-1, D)) if each is not None]
     if name == "cumsum":
-        from fla.ops.utils.cumsum import chunk_local_cumsum
-        return lambda: [chunk_local_cumsum(q.detach()[..., 0].contiguous(), 64)]
+        return lambda: [module_of(name).chunk_local_cumsum(q.detach()[..., 0].contiguous(), 64)]
     gates, wide, beta = given(B, T, H), given(B, T, H, D), given(B, T, H)
     leaves = [q, k, v, gates, wide, beta]
-    module = {"chunk_gla": "gla", "chunk_simple_gla": "simple_gla", "chunk_delta_rule": "delta_rule"}.get(name)
-    op = getattr(__import__(f"fla.ops.{module or 'gated_delta_rule'}", fromlist=[name]), name)
+    op = getattr(module_of(name), name)
     more = {
         "chunk_gla": lambda: (F.logsigmoid(wide),),
         "chunk_simple_gla": lambda: (F.logsigmoid(gates),),
@@ -301,7 +315,7 @@ def steady():
     found["measured_after"] = counts["measured"]
     tell(found)
 
-{"first": first, "steady": steady}[what]()
+{"imports": imports, "first": first, "steady": steady}[what]()
 '''
 
 

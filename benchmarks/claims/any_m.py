@@ -11,7 +11,7 @@ until the call returns and until its result is there, and so is a weight that no
 collector leaves alone what is there, as vLLM's engine has it.
 With --batches these are products of a batch instead, of every batch up to that one: the absorbed projections of
 DeepSeek V3's attention, whose batch is the number of heads on a GPU.
-FOLDER must not exist yet; it receives databases, tables, the log and any-m-h200.json.
+FOLDER must not exist yet; it receives databases, tables, the log and any-m.json.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROJECTIONS = ((512, 128), (128, 512))
 UNTUNED = ((5120, 3072),)
 """No table has this weight."""
 STALL_MS = 5
-RESULT = "any-m-h200.json"
+RESULT = "any-m.json"
 SERVER = """
 import gc, json, os, pathlib, sys, time, torch, tuner
 from tuner.kernels import matmul

@@ -3,7 +3,7 @@
     python benchmarks/claims/ceilings.py --out FOLDER
     python benchmarks/claims/ceilings.py --suites demo --device interpreter --out FOLDER     # rehearses without a GPU
 
-FOLDER must not exist yet. It receives the database, the compile cache, the log and ceilings-h200.json. Torch's time
+FOLDER must not exist yet. It receives the database, the compile cache, the log and ceilings.json. Torch's time
 over ours is that of the finals, in which torch's library plays beside the winner in paired rounds.
 """
 
@@ -20,7 +20,7 @@ from two_races import geomean, row
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "ceilings-h200.json"
+RESULT = "ceilings.json"
 SUITES = Path(__file__).parents[1] / "suites"
 NAMED = ("block-scales", "attention", "last-wave")
 

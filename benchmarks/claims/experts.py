@@ -4,7 +4,7 @@
     python benchmarks/claims/experts.py --out FOLDER --layers tiny --m 1,2 --trials 2 --device interpreter
 
 Each layer's file is made from nothing, in a new database with an empty compile cache, under each routing. vllm has to
-be installed, or its Python files on the path. FOLDER must not exist yet; it receives everything, and experts-h200.json.
+be installed, or its Python files on the path. FOLDER must not exist yet; it receives everything, and experts.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commands import new_folder, tuner
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "experts-h200.json"
+RESULT = "experts.json"
 FP8 = ("--dtype", "fp8_w8a8")
 INT4 = ("--dtype", "int4_w4a16", "--group-size", "128")
 BLOCKS = (*FP8, "--block-shape", "128,128")

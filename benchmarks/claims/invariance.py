@@ -8,7 +8,7 @@ between Ms, under the configs that lookups give. At random Ms the served configs
 not invariant, in paired rounds. Random problems of other N and K, which nobody tuned, are computed whole and in a part
 of their rows, and those are counted of which any bit of these rows differs. Last, orders that the rule leaves out are
 held against the family's own: how many problems have the same bits in longer steps, exchanged, or by mma.sync.
-FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance-h200.json.
+FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tuner.sweep.paired import PairedRunner
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "invariance-h200.json"
+RESULT = "invariance.json"
 PLAYED = 4
 """Ms of a family that play torch's library."""
 OTHERS = {

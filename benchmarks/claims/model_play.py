@@ -7,7 +7,7 @@ The models have the layer shapes of the models named and random weights; all els
 attention (no window, no soft cap). `tune` writes the model's config, then runs `tuner model`, `tuner run` and `tuner
 export --with-kernels` in DIR, as a user would. The other parts are processes of their own that see the exported tables
 alone and an empty compile cache. DIR keeps what they read, so a part can be run again, and RESULT is written anew after
-each part.
+each part. With --shipped the other parts need no `tune`, and see the tables that come with triton-tuner alone.
 
 A decode step is one token of each of `batch` sequences without a cache, so all that is not attention over the past. A
 prefill is one sequence, of which the last token alone goes through the last layer. Both ways share the weights, and
@@ -253,9 +253,10 @@ def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
                 found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
                 del graphs
             keep(found)
+        has_suite = (options.folder / "suite.csv").exists()
         found["products"] = {
             name: products(options, step_of(plain, batch, length), step_of(ours, batch, length))
-            for name, batch, length in sizes(options)
+            for name, batch, length in (sizes(options) if has_suite else ())
         }
         keep(found)
         found["relative_error"] = errors(options, plain, ours)
@@ -380,7 +381,7 @@ def child(options: argparse.Namespace, part: str) -> Any:
     """What a part finds in a process of its own, with the exported tables and an empty compile cache."""
     command = [sys.executable, __file__, *sys.argv[1:], "--child", part]
     with tempfile.TemporaryDirectory() as cache:
-        tables = {"TUNER_TABLES": options.folder / "tables", "TUNER_DB": f"{cache}/none.db"}
+        tables = {"TUNER_TABLES": "" if options.shipped else options.folder / "tables", "TUNER_DB": f"{cache}/none.db"}
         mode = {"TRITON_INTERPRET": "1"} if options.rehearse else {}
         values = environment(TRITON_CACHE_DIR=cache, **tables, **mode)
         done = subprocess.run(command, env=values, check=False)
@@ -423,6 +424,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--starts", type=int, default=2, help="fresh processes of each kind")
+    parser.add_argument("--shipped", action="store_true", help="serve by the tables that come with triton-tuner alone")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

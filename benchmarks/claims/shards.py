@@ -4,7 +4,7 @@
     python benchmarks/claims/shards.py --suite demo --shards 2 --device interpreter --out FOLDER   # without a GPU
 
 FOLDER must not exist yet. It receives a folder for each way, with its databases, log and compile cache, and
-shards-h200.json. Each part is one `tuner run --shard I/N` into a database of its own; then both winners of each problem
+shards.json. Each part is one `tuner run --shard I/N` into a database of its own; then both winners of each problem
 play each other in this process.
 """
 
@@ -25,7 +25,7 @@ from tuner.problem import suite
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-RESULT = "shards-h200.json"
+RESULT = "shards.json"
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 The shapes of the held-out suites are tuned into a new database. Then each is looked up as if it were not there, and
 `tuner verify --regret` plays the answer and the winner in paired rounds. The calibration's fit knows trials of the
 shapes of unseen.csv, unseen-again.csv and unseen-third.csv; those of unseen-fourth.csv no fit has seen. FOLDER must not
-exist yet. It receives the database, the compile cache, the log, and the result, unseen-h200.json.
+exist yet. It receives the database, the compile cache, the log, and the result, unseen.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import record
 
 SUITES = Path(__file__).parents[1] / "suites"
 HELD_OUT = ("unseen", "unseen-again", "unseen-third", "unseen-fourth")
-RESULT = "unseen-h200.json"
+RESULT = "unseen.json"
 
 
 def main() -> None:

@@ -20,9 +20,10 @@ from tuner.problem import Problem
 from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import child, crew, loop, supervisor, worker
+from tuner.sweep import child, crew, job_prefetch, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
+from tuner.sweep.race import RACE
 from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
 from tuner.sweep.strategies import EXHAUSTIVE
@@ -110,6 +111,17 @@ def test_a_second_sweep_measures_nothing_and_keeps_the_winner(faulty, store):
     assert second.reason == "already tuned"
     assert second.winner == first.winner
     assert len(store.trials()) == 6
+
+
+def test_a_second_race_lists_no_search_space_of_what_is_tuned(faulty, store, monkeypatch):
+    tuned, untuned = faulty(configs=2), faulty(configs=2, name="another")
+    first = sweep(store, [tuned], [None], Plan(RACE)).problems[0]
+    made, make = [], job_prefetch.make_job
+    monkeypatch.setattr(job_prefetch, "make_job", lambda step, *rest: made.append(step.problem) or make(step, *rest))
+    ended = {each.problem: each for each in sweep(store, [tuned, untuned], [None], Plan(RACE)).problems}
+    assert made == [untuned]
+    assert (ended[tuned].winner, ended[tuned].reason) == (first.winner, "already tuned")
+    assert ended[untuned].measured == 2
 
 
 @pytest.mark.long

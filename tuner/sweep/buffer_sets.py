@@ -1,7 +1,7 @@
 """Launches a config on one buffer set after the other, at the least cost for the host.
 
 A capture takes hundreds of calls. What a call launched is launched again on other addresses, as repeated calls of a
-program are (`tuner.launch.plan`), which takes a tenth of the time of Triton's own path.
+program are (`tuner.launch.plan`), which takes an eighth of the time of Triton's own path.
 """
 
 from __future__ import annotations

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tuner.errors import KernelError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel import KernelSpec, registry
+from tuner.kernel.config import Config
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Winner
-from tuner.sweep.job import Job
+from tuner.sweep.job import Job, version_of
+from tuner.sweep.search import Strategy
 from tuner.sweep.storage import Past
 
 
@@ -39,21 +42,44 @@ class History:
 
     def final_winner(self, job: Job) -> Winner | None:
         """Return the winner that leaves nothing to do for a job, or None when the job has to run."""
-        if self._store is None or self._fresh or (job.searching and job.strategy.revisits):
+        return None if job.searching and job.strategy.revisits else self._final(job.problem, job.specs)
+
+    def decided(self, problem: Problem, strategy: Strategy) -> tuple[Winner, dict[Config, float]] | None:
+        """Return the winner that leaves nothing to do for a problem, and microseconds by config of what was measured.
+
+        None where a job has to be made to tell. Making one lists the problem's search space, which takes a hundred
+        times as long as this.
+        """
+        if self._store is None or strategy.revisits or self.has_ended(problem):
             return None
-        winner = self.winner(job)
+        try:
+            specs = {spec.name: spec for spec in registry.serving(problem, self._device)}
+        except KernelError:
+            return None
+        if (winner := self._final(problem, specs)) is None:
+            return None
+        settled = self._store.settled(self._device, self._environment, problem, map(version_of, specs.values()))
+        return winner, {config: each.median_us for config, each in settled.items() if each.median_us is not None}
+
+    def _final(self, problem: Problem, specs: Mapping[str, KernelSpec]) -> Winner | None:
+        if self._store is None or self._fresh:
+            return None
+        winner = self._winner(problem, specs)
         if winner is None:
             return None
         # A trial newer than the decision comes from a run that was stopped before its finals.
-        newest = self._store.newest_trial_at(self._device, self._environment, job.problem)
+        newest = self._store.newest_trial_at(self._device, self._environment, problem)
         return winner if newest is None or newest <= winner.decided_at else None
 
     def winner(self, job: Job) -> Winner | None:
         """Return the stored winner of a job's problem if today's protocol and kernel versions decided it."""
+        return self._winner(job.problem, job.specs)
+
+    def _winner(self, problem: Problem, specs: Mapping[str, KernelSpec]) -> Winner | None:
         if self._store is None:
             return None
-        winner = self._store.winner(self._device, self._environment, job.problem)
-        return winner if winner is not None and _holds(winner, job.specs, self._device) else None
+        winner = self._store.winner(self._device, self._environment, problem)
+        return winner if winner is not None and _holds(winner, specs, self._device) else None
 
     def without_winner(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems that have no stored winner that holds; their jobs need not exist."""

@@ -69,7 +69,7 @@ class Job:
         """Begin a search; nothing is proposed yet. `must_play` play the finals however fast their trials were."""
         self.problem, self.device, self.strategy = task.problem, task.device, strategy
         self.specs, self.default = task.specs, task.default
-        self._versions = {name: _version(spec) for name, spec in self.specs.items()}
+        self._versions = {name: version_of(spec) for name, spec in self.specs.items()}
         self.considered = len(task.configs)
         self._search = RefinedSearch(strategy.start(task), task.refine, task.trials, able=task.refinable)
         self.candidates: list[Config] = []
@@ -286,6 +286,6 @@ class Job:
 
 
 @functools.cache
-def _version(spec: KernelSpec) -> KernelVersion:
-    # Cached, because hashing a source reads and tokenizes files.
+def version_of(spec: KernelSpec) -> KernelVersion:
+    """Return a kernel's version, as trials record it; cached, because hashing a source reads and tokenizes files."""
     return KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())

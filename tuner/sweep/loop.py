@@ -7,10 +7,12 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from multiprocessing import connection
 from typing import cast
 
 from tuner.errors import KernelError, StoreError
+from tuner.kernel.config import Config
 from tuner.store.records import Trial, Winner
 from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
@@ -34,6 +36,9 @@ _QUEUED_JOBS = 8
 """The most jobs whose binaries are requested before a GPU is free for them."""
 _PREFETCHED_JOBS = 4
 """The most jobs made beyond those."""
+_LOOKED_AT = 16
+"""The most problems that are looked up in the store before the workers are listened to again."""
+_TUNED = "already tuned"
 _FINALS_S = 0.5
 """How long a problem's finals take, as long as none took longer."""
 _FINALS_SHARE = 0.1
@@ -65,6 +70,7 @@ class Loop:
         self._supervisors, self._pool, self._prefetcher = crew.supervisors, crew.pool, prefetcher
         self._observer, self._report = observer, report
         self._history = History(store, report.device, report.environment, fresh=plan.fresh)
+        self._plan = plan
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = crew.begun, _FINALS_S
         self._trials: list[Trial] = []
@@ -170,10 +176,10 @@ class Loop:
         self._history.resume(job)
         if self._history.has_ended(problem):
             winner = self._history.winner(job)
-            self._end(_report(job, winner, "already tuned" if winner else "this run has tried it before"), job)
+            self._end(_report(job, winner, _TUNED if winner else "this run has tried it before"), job)
             return None
         if (winner := self._history.final_winner(job)) is not None:
-            self._end(_report(job, winner, "already tuned"), job)
+            self._end(_report(job, winner, _TUNED), job)
             return None
         if self._pool is not None:
             job.request(self._pool, Urgency.NEXT)
@@ -191,8 +197,15 @@ class Loop:
             return  # a claim waits for the server, and the GPUs at work would wait for this loop
         if self._agenda.is_waiting and (idle := self._idle_gpus) and not (self._queue or self._prefetcher):
             self._agenda.look_again(idle)
-        while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
-            self._prefetcher.request(step, self._report.device)
+        for _ in range(_LOOKED_AT):
+            if len(self._prefetcher) >= _PREFETCHED_JOBS or (step := self._agenda.take()) is None:
+                break
+            decided = self._history.decided(step.problem, step.strategy or self._plan.strategy)
+            if decided is None:
+                self._prefetcher.request(step, self._report.device)
+            else:
+                winner, times_us = decided
+                self._end(ProblemReport(step.problem, winner, _TUNED), times_us=times_us)
 
     def _leave_untried(self) -> None:
         """Give up every problem that no GPU has begun."""
@@ -217,15 +230,19 @@ class Loop:
             self._prefetcher.past.winners.append(winner)
         self._end(_report(job, winner, reason), job)
 
-    def _end(self, report: ProblemReport, job: Job | None = None) -> None:
-        """Report a problem that ended, and go on with the ladders that waited for it."""
+    def _end(
+        self, report: ProblemReport, job: Job | None = None, *, times_us: Mapping[Config, float] | None = None
+    ) -> None:
+        """Report a problem that ended, and go on with the ladders that waited for it; `times_us` as in `Result`."""
         self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
         past = self._prefetcher.past
-        if job is not None and self._agenda.awaits(report.problem):
-            past.times_us[report.problem] = job.times_us
-        result = Result(report.winner, job.ratios, job.times_us) if job else Result(None)
+        if job is not None:
+            times_us = job.times_us
+        if times_us is not None and self._agenda.awaits(report.problem):
+            past.times_us[report.problem] = times_us
+        result = Result(report.winner, job.ratios if job else {}, times_us or {})
         for family in self._agenda.ended(report.problem, result, past.winners):
             self._store.record_family(self._run, family)
             self._report.families.append(family)

@@ -55,7 +55,7 @@ class ProblemReport:
         best_us: the median of the fastest trial, None without one. It has not been through the finals.
         seconds: wall time since a worker took the problem on.
         phases_s: that time by phase: "set up" (inputs, reference), "search", "compile" (it waits for a binary),
-            "turn" (it waits for the GPU's other problem), "finals".
+            "turn" (it waits for another problem of its GPU), "finals".
         draft_s: seconds to list and rank the configs, which happens before.
     """
 
