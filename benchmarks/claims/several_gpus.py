@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -88,6 +89,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         print(json.dumps(tuned(args.child, args.suite, Path(args.out), rehearse=args.rehearse)))
+        gc.freeze()  # as `tuner run` ends
         return
     from tuner.sweep.compile_pool import cpu_count
 

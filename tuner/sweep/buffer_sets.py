@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from tuner.kernel import Inputs
 from tuner.launch.plan import Recording, make_plan, recorded_launches
 
@@ -50,4 +48,4 @@ def _addresses(inputs: Inputs) -> list[int]:
     if not dataclasses.is_dataclass(inputs):
         return []
     given = (getattr(inputs, field.name) for field in dataclasses.fields(inputs) if field.name != "buffer")
-    return [each.data_ptr() for each in given if isinstance(each, torch.Tensor)]
+    return [each.data_ptr() for each in given if hasattr(each, "data_ptr")]

@@ -42,11 +42,16 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
         self.begun = time.monotonic()
         self._compilers = compilers
         self._stack, self._locks = contextlib.ExitStack(), contextlib.ExitStack()
-        workers = [Worker(gpu) for gpu in gpus]
-        # This imports numpy and the search, which takes a while: by now the workers are starting.
-        from tuner.sweep.supervisor import WorkerSupervisor
+        with contextlib.ExitStack() as starting:
+            workers = []
+            for gpu in gpus:
+                workers.append(Worker(gpu))
+                starting.callback(workers[-1].kill)
+            # This imports numpy and the search, which takes a while: by now the workers are starting.
+            from tuner.sweep.supervisor import WorkerSupervisor
 
-        self.supervisors = [WorkerSupervisor(worker) for worker in workers]
+            self.supervisors = [WorkerSupervisor(worker) for worker in workers]
+            starting.pop_all()
         for supervisor in self.supervisors:
             self._stack.callback(supervisor.close)
         self.arch = None if None in gpus else first_arch()
