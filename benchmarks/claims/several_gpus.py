@@ -9,7 +9,7 @@ each GPU's worker does:
 
 start          the processes start and open the GPUs
 no job         no problem is ready to be begun
-compile        the search waits for a binary; where the GPU has two problems, both do, or one waits for its next request
+compile        the search waits for a binary; where the GPU has several problems, all do, or wait for their next request
 loop           the worker waits for its next request
 end            nothing is left to begin, and others are at work
 set up, search, finals   a worker is at work

@@ -52,6 +52,6 @@ def test_what_recorded_no_launch_takes_the_kernels_own_path(sets):
     assert buffer_sets.launches_again(seen, sets[0], sets[1:]) is None
 
 
-def test_operands_of_a_users_own_kind_take_the_kernels_own_path(sets):
+def test_operands_of_a_users_own_kind_take_the_kernels_own_path(sets, planned):
     own = SimpleNamespace(output=sets[0].output, buffer=sets[0].buffer, nbytes=1)
     assert buffer_sets.launches_again(Recording(), own, [own]) is None

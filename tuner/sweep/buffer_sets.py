@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tuner.errors import TunerError
 from tuner.kernel import Inputs
 from tuner.launch.plan import Recording, make_plan, recorded_launches
 
@@ -29,12 +30,17 @@ def launches_again(seen: Recording, inputs: Inputs, sets: Sequence[Inputs]) -> C
         sets: operands of the same shapes and dtypes.
     """
     recorded, *others = [_addresses(each) for each in (inputs, *sets)]
-    if any([at % _ALIGNMENT for at in other] != [at % _ALIGNMENT for at in recorded] for other in others):
+    if not recorded or any(
+        [at % _ALIGNMENT for at in other] != [at % _ALIGNMENT for at in recorded] for other in others
+    ):
         return None
-    launches = recorded_launches(seen, recorded)
-    if launches is None:
+    try:
+        launches = recorded_launches(seen, recorded)
+        if launches is None:
+            return None
+        plan = make_plan(seen, launches, inputs.output.device.index or 0)
+    except (TunerError, RuntimeError, OSError):  # of the driver, or of a Triton that lacks something
         return None
-    plan = make_plan(seen, launches, inputs.output.device.index or 0)
     launch, stream_of, device = plan.launcher(), plan.stream_of, plan.index
 
     def call(index: int) -> None:

@@ -74,6 +74,8 @@ def serve_requests(
         handler = make_handler(session)
         connection.send(Hello(session.device, session.environment, session.gpu_uuid))
         registry.specs()  # imports the kernels while the parent prepares its first request
+        if session.environment.backend.startswith("cuda"):
+            Thread(target=_build_module, daemon=True).start()
         while handler.answer(connection.recv(), connection):
             pass
 
@@ -111,11 +113,13 @@ def _open_context(gpu: int) -> None:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), gpu) == 0:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-            _build_module()
 
 
 def _build_module() -> None:
-    """Have a C compiler build Triton's module, which takes 0.7 s of the first launch where no cache has it."""
+    """Have a C compiler build Triton's module, which takes 0.7 s of the first launch where no cache has it.
+
+    All that it imports has to be there: of two threads that import Triton one finds it half imported.
+    """
     with contextlib.suppress(Exception):  # the first launch tells why, or does without
         compat.CudaUtils()
 

@@ -44,22 +44,27 @@ class History:
         """Return the winner that leaves nothing to do for a job, or None when the job has to run."""
         return None if job.searching and job.strategy.revisits else self._final(job.problem, job.specs)
 
-    def decided(self, problem: Problem, strategy: Strategy) -> tuple[Winner, dict[Config, float]] | None:
-        """Return the winner that leaves nothing to do for a problem, and microseconds by config of what was measured.
+    def decided(self, problem: Problem, strategy: Strategy) -> Winner | None:
+        """Return the winner that leaves nothing to do for a problem; None where a job has to be made to tell.
 
-        None where a job has to be made to tell. Making one lists the problem's search space, which takes a hundred
-        times as long as this.
+        Making one lists the problem's search space, which takes a hundred times as long as this.
         """
-        if self._store is None or strategy.revisits or self.has_ended(problem):
+        if self._store is None or self._fresh or strategy.revisits or self.has_ended(problem):
             return None
+        if self._store.winner(self._device, self._environment, problem) is None:
+            return None  # no kernel is imported to tell
         try:
-            specs = {spec.name: spec for spec in registry.serving(problem, self._device)}
-        except KernelError:
+            return self._final(problem, _serving(problem, self._device))
+        except (KernelError, SystemExit):  # of a user's rules
             return None
-        if (winner := self._final(problem, specs)) is None:
-            return None
-        settled = self._store.settled(self._device, self._environment, problem, map(version_of, specs.values()))
-        return winner, {config: each.median_us for config, each in settled.items() if each.median_us is not None}
+
+    def times_us(self, problem: Problem) -> dict[Config, float]:
+        """Return the median of every config of a problem whose trial is COMPLETE."""
+        if self._store is None:
+            return {}
+        versions = map(version_of, _serving(problem, self._device).values())
+        settled = self._store.settled(self._device, self._environment, problem, versions)
+        return {config: each.median_us for config, each in settled.items() if each.median_us is not None}
 
     def _final(self, problem: Problem, specs: Mapping[str, KernelSpec]) -> Winner | None:
         if self._store is None or self._fresh:
@@ -90,6 +95,10 @@ class History:
         ours = (each for each in stored if each.problem in asked and each.environment == self._environment)
         decided = {winner.problem for winner in ours if _holds(winner, registry.of(winner.problem.op), self._device)}
         return [problem for problem in problems if problem not in decided]
+
+
+def _serving(problem: Problem, device: Device) -> dict[str, KernelSpec]:
+    return {spec.name: spec for spec in registry.serving(problem, device)}
 
 
 def _holds(winner: Winner, specs: Mapping[str, KernelSpec], device: Device) -> bool:

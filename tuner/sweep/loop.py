@@ -36,8 +36,8 @@ _QUEUED_JOBS = 8
 """The most jobs whose binaries are requested before a GPU is free for them."""
 _PREFETCHED_JOBS = 4
 """The most jobs made beyond those."""
-_LOOKED_AT = 16
-"""The most problems that are looked up in the store before the workers are listened to again."""
+_LOOK_S = 0.02
+"""How long problems are looked up in the store before the workers are listened to again."""
 _TUNED = "already tuned"
 _FINALS_S = 0.5
 """How long a problem's finals take, as long as none took longer."""
@@ -197,15 +197,16 @@ class Loop:
             return  # a claim waits for the server, and the GPUs at work would wait for this loop
         if self._agenda.is_waiting and (idle := self._idle_gpus) and not (self._queue or self._prefetcher):
             self._agenda.look_again(idle)
-        for _ in range(_LOOKED_AT):
-            if len(self._prefetcher) >= _PREFETCHED_JOBS or (step := self._agenda.take()) is None:
-                break
-            decided = self._history.decided(step.problem, step.strategy or self._plan.strategy)
-            if decided is None:
+        until = time.monotonic() + _LOOK_S
+        while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
+            problem = step.problem
+            if (winner := self._history.decided(problem, step.strategy or self._plan.strategy)) is None:
                 self._prefetcher.request(step, self._report.device)
-            else:
-                winner, times_us = decided
-                self._end(ProblemReport(step.problem, winner, _TUNED), times_us=times_us)
+                continue
+            times_us = self._history.times_us(problem) if self._agenda.awaits(problem) else {}
+            self._end(ProblemReport(problem, winner, _TUNED), times_us=times_us)
+            if time.monotonic() > until:
+                break
 
     def _leave_untried(self) -> None:
         """Give up every problem that no GPU has begun."""

@@ -57,6 +57,8 @@ class ProblemReport:
         phases_s: that time by phase: "set up" (inputs, reference), "search", "compile" (it waits for a binary),
             "turn" (it waits for another problem of its GPU), "finals".
         draft_s: seconds to list and rank the configs, which happens before.
+
+    What is counted and timed is 0 or empty where the problem was tuned already.
     """
 
     problem: Problem

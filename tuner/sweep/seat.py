@@ -10,7 +10,7 @@ import math
 import time
 
 LARGE = 1 / 6
-"""A problem that takes a larger share of the GPU's memory gets no other beside it: most of it is left for trials."""
+"""A problem that takes a larger share of the GPU's memory gets no other beside it: half of it is left for trials."""
 
 
 class Seat:
@@ -68,9 +68,9 @@ class Seat:
         self.is_on_device = self.is_set = self.holds_memory = False
 
     @property
-    def age(self) -> tuple[float, int]:
-        """When its problem began, and which place it is: the least has the oldest problem, and comes first."""
-        return self._since, self._order
+    def age(self) -> tuple[float, int, int]:
+        """The least has the oldest problem and comes first; of free places, one on a GPU with the fewest problems."""
+        return self._since, sum(other._since < math.inf for other in self.others), self._order
 
     @property
     def is_first(self) -> bool:

@@ -260,7 +260,7 @@ class WorkerSupervisor:
         self.phase = Phase.SETTING_UP
 
     def _stay_absent(self, reason: str) -> None:
-        _log.debug("GPU %s has one worker: %s", self.gpu, reason)
+        _log.debug("GPU %s has a worker less: %s", self.gpu, reason)
         self.worker.kill()
         self.seat.leave()
         self.busy, self.phase = False, Phase.ABSENT
