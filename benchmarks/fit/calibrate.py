@@ -141,7 +141,8 @@ def losses(several):
     by_rows = {}
     for least, most in ROWS:
         some = [slower for one in several for problem, slower in one.items() if least <= problem.m <= most]
-        by_rows[f"{least} to {most} rows"] = round(record.geomean(some), 4)
+        if some:
+            by_rows[f"{least} to {most} rows"] = round(record.geomean(some), 4)
     return {
         "geomean": round(record.geomean(flat), 4),
         "worst": round(max(flat), 3),
@@ -160,18 +161,18 @@ def write(parts):
     np.savez_compressed(TARGET, **arrays)
 
 
-def seen(config, problem):
+def seen(config, problem, device=H200):
     """A config's raw estimate and its features."""
     if config.kernel == "gemv":
-        us = stream.streamed(config, problem, H200)
-        return us, features.of_streams(config, problem, H200, us)
+        us = stream.streamed(config, problem, device)
+        return us, features.of_streams(config, problem, device, us)
     inner, shown, swapped = config, problem, False
     if config.kernel in ("swap_ab", "cluster_k"):
         inner, shown, swapped = swap_ab.exchanged_tile(config), exchanged(problem), True
     elif config.kernel == "warp_specialized":
         (inner, shown), swapped = specialized.as_computed(config, problem), bool(config.get("SWAP_AB", False))
-    terms = MODULES[config.kernel].terms(config, problem, H200)
-    return terms.us, features.of_tiles(terms, inner, shown, H200, exchanged=swapped)
+    terms = MODULES[config.kernel].terms(config, problem, device)
+    return terms.us, features.of_tiles(terms, inner, shown, device, exchanged=swapped)
 
 
 def name_of(config):
@@ -192,13 +193,13 @@ class Part:
         self.weights = np.exp(-np.minimum(slower, 3) / NEAR) + FAR
 
 
-def parts_of(found):
+def parts_of(found, device=H200):
     listed = defaultdict(list)
     for number, (problem, every) in enumerate(found.items()):
         times = {config: us for config, us in every.items() if config.kernel in KERNELS}
         best = min(times.values(), default=math.nan)
         for config, us in times.items():
-            listed[name_of(config)].append((number, config, us, *seen(config, problem), us / best))
+            listed[name_of(config)].append((number, config, us, *seen(config, problem, device), us / best))
     return {name: Part(rows) for name, rows in sorted(listed.items())}
 
 

@@ -1,7 +1,7 @@
 """A large table's file, decoded by msgspec: a third of the time that plain JSON takes, and rows are objects of slots.
 
 msgspec accepts less than `json` and never reads a value otherwise, so what it refuses is left to `json` to read or to
-describe. Its import takes as long as `json` takes for half a megabyte: smaller files do without.
+describe. Its import takes as long as `json` takes for a megabyte: smaller files do without.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, tuple[Any, ...]]
 """A problem's M and its `family`."""
-LARGE = 500_000
+LARGE = 1_000_000
 """Bytes of a file from which on msgspec's import is worth its time."""
 _log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep it
 
