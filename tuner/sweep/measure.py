@@ -166,8 +166,8 @@ class Measurement:
     def _try(self, config: Config, inputs: Inputs, expected: _Expected) -> _Tried | Outcome:
         """Return what a right result leaves, or the outcome of a config that failed or was wrong."""
         verify.poison(inputs)
-        launch = registry.find(self._problem.op, config.kernel, self._problem.source).launch
         try:
+            launch = registry.find(self._problem.op, config.kernel, self._problem.source).launch
             with recorded() as seen:
                 launch(inputs, config)
             self._timer.synchronize()
