@@ -4,9 +4,9 @@
 
 The H100's trials are those of benchmarks/data/shipped-h100.db.xz: 16-bit products that ladders raced through, about a
 dozen configs of each, which the H200's forests had put first. So a ranking is held against what was tried alone: how
-much slower than a problem's fastest trial is the trial that it puts first. Held out are whole weights (N and K), a
-fifth at a time. `additive` is the H200's forests and, fitted to what they leave, trees of one question each. Needs
-CatBoost and no GPU.
+much slower than a problem's fastest trial is the trial that it puts first. Held out are whole weights (N and K) of both
+cards, a fifth at a time; the H200's forests alone have seen its own trials of an H100's weights. `additive` is these
+and, fitted to what they leave on the H100, trees of one question each. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -42,27 +42,36 @@ def main() -> None:
     theirs, device = trials()
     ours = calibrate.recorded()
     parts, base = calibrate.parts_of(theirs, device), calibrate.parts_of(ours)
-    fold = folds(list(theirs))
-    rankings = {
+    weights = sorted({(each.n, each.k) for each in (*theirs, *ours)})
+    drawn = dict(zip(weights, np.random.default_rng(0).permutation(len(weights)) % FOLDS, strict=True))
+    fold, own_fold = (np.array([drawn[each.n, each.k] for each in some]) for some in (theirs, ours))
+    of_h200 = {name: ranked(base[name], part) for name, part in parts.items()}
+    both, own_both = {}, {}
+    for name, part in parts.items():
+        both[name], own_both[name] = of_both(base[name], part, own_fold, fold)
+    of_h100 = {
         "cost model": {name: part.estimates for name, part in parts.items()},
-        "an H200's forests": {name: ranked(base[name], part) for name, part in parts.items()},
-        "forests of both": {name: of_both(base[name], part, fold) for name, part in parts.items()},
+        "the H200's forests": of_h200,
+        "forests of both": both,
+        "additive": {name: additive(part, of_h200[name], fold) for name, part in parts.items()},
     }
-    rankings["additive"] = {
-        name: additive(part, rankings["an H200's forests"][name], fold) for name, part in parts.items()
-    }
+    alone = {name: held_out(part, own_fold) for name, part in base.items()}
     summary: dict[str, Any] = {
-        "device": device.slug,
-        "problems": len(theirs),
-        "weights": len({(each.n, each.k) for each in theirs}),
-        "trials": {name: len(part.rows) for name, part in parts.items()},
+        "problems": {"H100": len(theirs), "H200": len(ours)},
+        "weights of the H100": len({(each.n, each.k) for each in theirs}),
+        "trials of the H100": {name: len(part.rows) for name, part in parts.items()},
+        "H100": {name: losses(theirs, parts, estimates) for name, estimates in of_h100.items()},
+        "H200": {"its forests": losses(ours, base, alone), "forests of both": losses(ours, base, own_both)},
     }
-    summary |= {
-        name: calibrate.losses([calibrate.chosen(theirs, parts, estimates)]) for name, estimates in rankings.items()
-    }
-    for name, figures in summary.items():
-        print(f"{name:20} {figures}")
+    for card in ("H100", "H200"):
+        for name, figures in summary[card].items():
+            print(f"{card} {name:20} {figures}")
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
+
+
+def losses(problems: dict[Any, Any], parts: dict[str, Any], estimates: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = calibrate.losses([calibrate.chosen(problems, parts, estimates)])
+    return found
 
 
 def trials() -> tuple[dict[Any, dict[Any, float]], Any]:
@@ -80,26 +89,27 @@ def trials() -> tuple[dict[Any, dict[Any, float]], Any]:
     return dict(sorted((problem, times) for problem, times in found.items() if len(times) > 1)), device
 
 
-def folds(problems: list[Any]) -> np.ndarray[Any, Any]:
-    weights = sorted({(each.n, each.k) for each in problems})
-    drawn = np.random.default_rng(0).permutation(len(weights)) % FOLDS
-    by_weight = dict(zip(weights, drawn, strict=True))
-    return np.array([by_weight[each.n, each.k] for each in problems])
-
-
 def ranked(base: Any, part: Any) -> Any:
     every = np.ones(len(part.rows), dtype=bool)
     return calibrate.predicted(part, every, calibrate.fitted(base, np.ones(len(base.rows), dtype=bool)))
 
 
-def of_both(base: Any, part: Any, fold: Any) -> Any:
-    found = np.zeros(len(part.rows))
+def of_both(base: Any, part: Any, own_fold: Any, fold: Any) -> tuple[Any, Any]:
+    """What forests of both cards' other weights say of the H100's trials, and of the H200's."""
     both = calibrate.Part([*base.rows, *part.rows])
+    folds = np.concatenate([own_fold[base.problems], fold[part.problems]])
+    found = np.zeros(len(both.rows))
     for number in range(FOLDS):
-        out = fold[part.problems] == number
-        if out.any():
-            known = np.concatenate([np.ones(len(base.rows), dtype=bool), ~out])
-            found[out] = calibrate.predicted(part, out, calibrate.fitted(both, known))
+        out = folds == number
+        found[out] = calibrate.predicted(both, out, calibrate.fitted(both, ~out))
+    return found[len(base.rows) :], found[: len(base.rows)]
+
+
+def held_out(base: Any, own_fold: Any) -> Any:
+    found, folds = np.zeros(len(base.rows)), own_fold[base.problems]
+    for number in range(FOLDS):
+        out = folds == number
+        found[out] = calibrate.predicted(base, out, calibrate.fitted(base, ~out))
     return found
 
 
