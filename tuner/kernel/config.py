@@ -43,7 +43,9 @@ class Config(Mapping[str, Value]):
     def _set(self, kernel: str, unchecked: Mapping[str, Value], values: dict[str, Value]) -> None:
         for name, value in unchecked.items():
             if not isinstance(value, (int, str)):
-                raise ConfigError(f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r}")
+                raise ConfigError(
+                    f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r:.60}"
+                )
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_hash", None)

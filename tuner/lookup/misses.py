@@ -178,5 +178,5 @@ def _miss(fields: Mapping[str, Any]) -> Miss:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"calls must be a whole number, got {value!r}")
+        raise ValueError(f"calls must be a whole number, got {value!r:.60}")
     return value

@@ -50,7 +50,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
         if not _NAME.fullmatch(name):
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
         if canonical(value) is None:
-            raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r}")
+            raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r:.60}")
     name = dtypes.spelled(dtype)
     return {
         "op": op,

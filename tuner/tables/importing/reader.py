@@ -122,12 +122,12 @@ def _not_ours(name: Mapping[str, str | None]) -> str | None:
 
 def _config(parameters: Any) -> Config:
     if not isinstance(parameters, dict):
-        raise ValueError(f"expected an object of launch parameters, got {parameters!r}")
+        raise ValueError(f"expected an object of launch parameters, got {parameters!r:.60}")
     for name, value in parameters.items():
         if name not in vllm.KEYS:
             raise ValueError(f"{name} is no parameter of {vllm.KERNEL}")
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
+            raise ValueError(f"{name} must be a whole number, got {value!r:.60}")
     if missing := [name for name in vllm.NEEDED if name not in parameters]:
         raise ValueError(f"{', '.join(missing)} missing")
     if parameters["BLOCK_SIZE_K"] != vllm.BLOCK:
