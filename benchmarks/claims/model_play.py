@@ -253,12 +253,12 @@ def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
                 found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
                 del graphs
             keep(found)
-        has_suite = (options.folder / "suite.csv").exists()
-        found["products"] = {
-            name: products(options, step_of(plain, batch, length), step_of(ours, batch, length))
-            for name, batch, length in (sizes(options) if has_suite else ())
-        }
-        keep(found)
+        if (options.folder / "suite.csv").exists():
+            found["products"] = {
+                name: products(options, step_of(plain, batch, length), step_of(ours, batch, length))
+                for name, batch, length in sizes(options)
+            }
+            keep(found)
         found["relative_error"] = errors(options, plain, ours)
     return found
 

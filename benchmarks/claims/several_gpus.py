@@ -60,11 +60,11 @@ class Watch:
     def cause(self, first: WorkerSupervisor) -> str:
         if self.left is None:
             return "start"
-        all_of_it = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
-        for supervisor in all_of_it:
+        workers = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
+        for supervisor in workers:
             if supervisor.seat.is_on_device:
                 return AT_WORK.get(supervisor.phase.name, "loop")
-        jobs = [(supervisor.phase, supervisor.job) for supervisor in all_of_it if supervisor.job is not None]
+        jobs = [(supervisor.phase, supervisor.job) for supervisor in workers if supervisor.job is not None]
         if not jobs:
             return "no job" if self.left else "end"
         return "compile" if any(phase.name == "SEARCHING" and job.searching for phase, job in jobs) else "loop"
@@ -181,15 +181,16 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
         "compile_wall_s": round(report.compile_s, 1),
         "compilers_s": round(compilers_s, 1),
         "shares": shares,
-        "problems": [
-            {
-                "problem": str(each.problem),
-                "measured": each.measured,
-                "seconds": round(each.seconds, 3),
-                "phases_s": {phase: round(seconds, 3) for phase, seconds in each.phases_s.items()},
-            }
-            for each in report.problems
-        ],
+        "problems": [told(each) for each in report.problems],
+    }
+
+
+def told(problem: Any) -> dict[str, Any]:
+    return {
+        "problem": str(problem.problem),
+        "measured": problem.measured,
+        "seconds": round(problem.seconds, 3),
+        "phases_s": {phase: round(seconds, 3) for phase, seconds in problem.phases_s.items()},
     }
 
 

@@ -91,8 +91,9 @@ def main():
         return
     summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
     picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
+    folds = [drawn(len(found), seed) for seed in range(PARTS)]
     for name, boosting in (("calibrated, held out", BOOSTING), ("additive, held out", ADDITIVE)):
-        picks[name] = [chosen(found, parts, held_out(parts, len(found), seed, boosting)) for seed in range(PARTS)]
+        picks[name] = [chosen(found, parts, held_out(parts, fold, boosting)) for fold in folds]
     summary |= {name: losses(several) for name, several in picks.items()}
     for name, figures in summary.items():
         print(f"{name:32} {figures}")
@@ -215,9 +216,13 @@ def predicted(part, chosen, forests):
     return part.estimates[chosen] + np.clip(corrections, -calibration.MOST, calibration.MOST)
 
 
-def held_out(parts, problems, seed, boosting):
-    """Every trial's log estimate, by forests that saw nothing of its problem."""
-    fold = np.random.default_rng(seed).permutation(problems) % FOLDS
+def drawn(count, seed):
+    """Which of the parts each of several things is held out with."""
+    return np.random.default_rng(seed).permutation(count) % FOLDS
+
+
+def held_out(parts, fold, boosting=BOOSTING):
+    """Every trial's log estimate, by forests that saw nothing of the problems that have its own's part."""
     found = {}
     for name, part in parts.items():
         found[name] = np.zeros(len(part.rows))

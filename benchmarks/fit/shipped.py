@@ -96,12 +96,11 @@ def ships(family: Family, slug: str) -> bool:
     """Whether the tables that come with triton-tuner say for a device's every M of a family what was measured there."""
     named = dict(zip(COLUMNS, family, strict=True))
     first, last = (int(named["m"].split("-")[end]) for end in (0, -1))
-    problems = [suite.problem_of({**named, "m": str(m)}) for m in range(first, last + 1)]
+    found = (triton_tuner.lookup(suite.problem_of({**named, "m": str(m)}), slug) for m in range(first, last + 1))
     try:
-        found = [triton_tuner.lookup(problem, slug) for problem in problems]
+        return all(each.rule in MEASURED and each.source == f"package {PACKAGE}" for each in found)
     except DeviceError:  # nothing ships for such a device
         return False
-    return all(each.rule in MEASURED and each.source == f"package {PACKAGE}" for each in found)
 
 
 def write(path: Path, wanted: list[Family], users: Mapping[Family, list[str]]) -> None:

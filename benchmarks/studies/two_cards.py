@@ -31,7 +31,6 @@ import calibrate
 import record
 
 FILE = calibrate.DATA / "shipped-h100.db.xz"
-FOLDS = 5
 FEW = calibrate.BOOSTING | {"iterations": 100, "depth": 1}
 
 
@@ -43,19 +42,19 @@ def main() -> None:
     ours = calibrate.recorded()
     parts, base = calibrate.parts_of(theirs, device), calibrate.parts_of(ours)
     weights = sorted({(each.n, each.k) for each in (*theirs, *ours)})
-    drawn = dict(zip(weights, np.random.default_rng(0).permutation(len(weights)) % FOLDS, strict=True))
-    fold, own_fold = (np.array([drawn[each.n, each.k] for each in some]) for some in (theirs, ours))
+    part_of = dict(zip(weights, calibrate.drawn(len(weights), 0), strict=True))
+    fold, own_fold = (np.array([part_of[each.n, each.k] for each in some]) for some in (theirs, ours))
+    joined = {name: calibrate.Part([*base[name].rows, *moved(part, len(ours))]) for name, part in parts.items()}
+    of_both = calibrate.held_out(joined, np.concatenate([own_fold, fold]))
     of_h200 = {name: ranked(base[name], part) for name, part in parts.items()}
-    both, own_both = {}, {}
-    for name, part in parts.items():
-        both[name], own_both[name] = of_both(base[name], part, own_fold, fold)
     of_h100 = {
         "cost model": {name: part.estimates for name, part in parts.items()},
         "the H200's forests": of_h200,
-        "forests of both": both,
+        "forests of both": {name: of_both[name][len(base[name].rows) :] for name in parts},
         "additive": {name: additive(part, of_h200[name], fold) for name, part in parts.items()},
     }
-    alone = {name: held_out(part, own_fold) for name, part in base.items()}
+    alone = calibrate.held_out(base, own_fold)
+    own_both = {name: of_both[name][: len(part.rows)] for name, part in base.items()}
     summary: dict[str, Any] = {
         "problems": {"H100": len(theirs), "H200": len(ours)},
         "weights of the H100": len({(each.n, each.k) for each in theirs}),
@@ -94,30 +93,16 @@ def ranked(base: Any, part: Any) -> Any:
     return calibrate.predicted(part, every, calibrate.fitted(base, np.ones(len(base.rows), dtype=bool)))
 
 
-def of_both(base: Any, part: Any, own_fold: Any, fold: Any) -> tuple[Any, Any]:
-    """What forests of both cards' other weights say of the H100's trials, and of the H200's."""
-    both = calibrate.Part([*base.rows, *part.rows])
-    folds = np.concatenate([own_fold[base.problems], fold[part.problems]])
-    found = np.zeros(len(both.rows))
-    for number in range(FOLDS):
-        out = folds == number
-        found[out] = calibrate.predicted(both, out, calibrate.fitted(both, ~out))
-    return found[len(base.rows) :], found[: len(base.rows)]
-
-
-def held_out(base: Any, own_fold: Any) -> Any:
-    found, folds = np.zeros(len(base.rows)), own_fold[base.problems]
-    for number in range(FOLDS):
-        out = folds == number
-        found[out] = calibrate.predicted(base, out, calibrate.fitted(base, ~out))
-    return found
+def moved(part: Any, problems: int) -> list[Any]:
+    """A part's rows behind those of other problems."""
+    return [(number + problems, *rest) for number, *rest in part.rows]
 
 
 def additive(part: Any, estimates: Any, fold: Any) -> Any:
     found = np.zeros(len(part.rows))
     left = calibrate.Part(part.rows)
     left.errors = part.errors + part.estimates - estimates
-    for number in range(FOLDS):
+    for number in range(calibrate.FOLDS):
         out = fold[part.problems] == number
         if out.any():
             forests = calibrate.fitted(left, ~out, FEW)

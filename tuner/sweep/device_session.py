@@ -116,7 +116,7 @@ def _open_context(gpu: int) -> None:
 
 
 def _build_module() -> None:
-    """Have a C compiler build Triton's module, which takes 0.7 s of the first launch where no cache has it.
+    """Have a C compiler build Triton's module, for which the first launch would wait where no cache has it.
 
     All that it imports has to be there: of two threads that import Triton one finds it half imported.
     """

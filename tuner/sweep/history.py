@@ -42,21 +42,24 @@ class History:
 
     def final_winner(self, job: Job) -> Winner | None:
         """Return the winner that leaves nothing to do for a job, or None when the job has to run."""
-        return None if job.searching and job.strategy.revisits else self._final(job.problem, job.specs)
+        if self._fresh or (job.searching and job.strategy.revisits):
+            return None
+        winner = self.winner(job)
+        return winner if winner is not None and self._is_newest(winner) else None
 
     def decided(self, problem: Problem, strategy: Strategy) -> Winner | None:
         """Return the winner that leaves nothing to do for a problem; None where a job has to be made to tell.
 
-        Making one lists the problem's search space, which takes a hundred times as long as this.
+        Making one lists the problem's search space. Where nothing is stored, no kernel is imported to tell.
         """
         if self._store is None or self._fresh or strategy.revisits or self.has_ended(problem):
             return None
-        if self._store.winner(self._device, self._environment, problem) is None:
-            return None  # no kernel is imported to tell
+        winner = self._store.winner(self._device, self._environment, problem)
         try:
-            return self._final(problem, _serving(problem, self._device))
+            holds = winner is not None and _holds(winner, _serving(problem, self._device), self._device)
         except (KernelError, SystemExit):  # of a user's rules
             return None
+        return winner if winner is not None and holds and self._is_newest(winner) else None
 
     def times_us(self, problem: Problem) -> dict[Config, float]:
         """Return the median of every config of a problem whose trial is COMPLETE."""
@@ -66,25 +69,18 @@ class History:
         settled = self._store.settled(self._device, self._environment, problem, versions)
         return {config: each.median_us for config, each in settled.items() if each.median_us is not None}
 
-    def _final(self, problem: Problem, specs: Mapping[str, KernelSpec]) -> Winner | None:
-        if self._store is None or self._fresh:
-            return None
-        winner = self._winner(problem, specs)
-        if winner is None:
-            return None
-        # A trial newer than the decision comes from a run that was stopped before its finals.
-        newest = self._store.newest_trial_at(self._device, self._environment, problem)
-        return winner if newest is None or newest <= winner.decided_at else None
-
     def winner(self, job: Job) -> Winner | None:
         """Return the stored winner of a job's problem if today's protocol and kernel versions decided it."""
-        return self._winner(job.problem, job.specs)
-
-    def _winner(self, problem: Problem, specs: Mapping[str, KernelSpec]) -> Winner | None:
         if self._store is None:
             return None
-        winner = self._store.winner(self._device, self._environment, problem)
-        return winner if winner is not None and _holds(winner, specs, self._device) else None
+        winner = self._store.winner(self._device, self._environment, job.problem)
+        return winner if winner is not None and _holds(winner, job.specs, self._device) else None
+
+    def _is_newest(self, winner: Winner) -> bool:
+        """Whether no trial is newer than the decision: one would come from a run that was stopped before its finals."""
+        assert self._store is not None
+        newest = self._store.newest_trial_at(self._device, self._environment, winner.problem)
+        return newest is None or newest <= winner.decided_at
 
     def without_winner(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems that have no stored winner that holds; their jobs need not exist."""
