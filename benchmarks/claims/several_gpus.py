@@ -1,7 +1,7 @@
 """Times `tuner run` of a suite from nothing on one GPU and on several, and says what each GPU waited for.
 
-    python benchmarks/claims/several_gpus.py --gpus 2 --out RESULT.json
-    python benchmarks/claims/several_gpus.py --gpus 2 --rehearse --out RESULT.json       # without a GPU, a tiny suite
+    python benchmarks/claims/several_gpus.py --gpus 1,2,4 --out RESULT.json
+    python benchmarks/claims/several_gpus.py --gpus 1,2 --rehearse --out RESULT.json     # without a GPU, a tiny suite
 
 Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs; torch and Triton
 were read from disk before. Its time is that of the whole process. A thread of it looks a hundred times a second at what
@@ -80,8 +80,8 @@ class Watch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--cores", type=int, help="of each GPU; all, divided by --gpus, unless given")
+    parser.add_argument("--gpus", type=counts, default=[1, 2], metavar="N,...", help="of each run, in turn")
+    parser.add_argument("--cores", type=int, help="of each GPU; all, divided by the most GPUs, unless given")
     parser.add_argument("--suite", default=str(PUBLIC), help="a suite's name or file; public.csv unless given")
     parser.add_argument("--rehearse", action="store_true", help="under the interpreter, compiling for sm_90 beside it")
     parser.add_argument("--out", required=True, help="the result, as JSON")
@@ -93,17 +93,18 @@ def main() -> None:
         return
     from tuner.sweep.compile_pool import cpu_count
 
-    cores = args.cores or max(1, cpu_count() // args.gpus)
-    if cores * args.gpus > cpu_count():
-        parser.error(f"{args.gpus} GPUs with {cores} cores each need {cores * args.gpus}, there are {cpu_count()}")
+    most = max(args.gpus)
+    cores = args.cores or max(1, cpu_count() // most)
+    if cores * most > cpu_count():
+        parser.error(f"{most} GPUs with {cores} cores each need {cores * most}, there are {cpu_count()}")
     # So that the first run does not pay alone for reading torch and Triton from a cold disk.
     subprocess.run([sys.executable, "-c", "import torch, triton"], check=True)
-    runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in dict.fromkeys((1, args.gpus))]
+    runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in args.gpus]
     summary = {
         "suite": "six rows of softmax" if args.rehearse else Path(args.suite).name,
         "cores_of_each_gpu": cores,
         "seconds": {str(run["gpus"]): run["process_s"] for run in runs},
-        "speed_up": round(runs[0]["process_s"] / runs[-1]["process_s"], 3),
+        "speed_up": {str(run["gpus"]): round(runs[0]["process_s"] / run["process_s"], 3) for run in runs[1:]},
     }
     for run in runs:
         print(f"{run['gpus']} GPUs: {run['process_s']} s, {run['compiled']} binaries, start {run['start_s']} s")
@@ -111,6 +112,10 @@ def main() -> None:
             print(f"  GPU {number}:", ", ".join(f"{cause} {share:.1%}" for cause, share in shares.items()))
     print(summary)
     record.write(args.out, {"summary": summary, "runs": runs})
+
+
+def counts(listed: str) -> list[int]:
+    return [int(each) for each in listed.split(",")]
 
 
 def timed(gpus: int, cores: int, suite_name: str, *, rehearse: bool) -> dict[str, Any]:

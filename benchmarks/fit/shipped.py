@@ -6,14 +6,16 @@
 The families are those of the suite `decode` and of the models in benchmarks/data/models.json, each sharded as it says
 there, for batches of 1 to 256. What most of them share comes first; what ships already is left out. The database stays
 in FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
-`tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz has the winners for
-the H100 so far: unpacked as FOLDER/shipped.db it saves their time. Needs transformers.
+`tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
+shipped-h200.db.xz have the trials and winners that ship: unpacked as FOLDER/shipped.db one saves their time. Needs
+transformers.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
 import logging
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import tuner as triton_tuner
 from tuner.errors import DeviceError
+from tuner.lookup import table as tables_of
 from tuner.problem import suite
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
@@ -123,10 +126,22 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     )
     tuner(folder, "verify", "--strict", "tables")
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
+    leave_out_what_serves_nothing(args.tables)
     size = sum(path.stat().st_size for path in args.tables.glob("*.json"))
     print(f"{args.tables}: {size:,} bytes of {MOST_BYTES:,}")
     if size > MOST_BYTES:
         sys.exit("too large for the wheel: leave models out")
+
+
+def leave_out_what_serves_nothing(tables: Path) -> None:
+    """Keep the rows that families' ranges name: the others were raced to check them.
+
+    A first lookup reads the whole table.
+    """
+    for path in tables.glob("*.json"):
+        whole = tables_of.load(path)
+        named = {family.problem.with_m(each.row_m) for family in whole.families for each in family.ranges}
+        dataclasses.replace(whole, rows=tuple(row for row in whole.rows if row.problem in named)).write(tables)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,7 @@ TABLE = (
     Line(5, "block_scaled", _is_left_idle),
     Line(4, "warp_specialized", _specialized_few_rows),
     Line(4, "any_width", _few_rows_filled_by_any_width),
+    Line(4, "any_height", always),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_16_bits),
     Line(4, "gemv", _one_calibrated_row),

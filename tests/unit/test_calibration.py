@@ -154,7 +154,8 @@ def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():
     for m in (1, 16, 72, 256):
         problem = linear(m, 6144, 4096)
         for spec in registry.serving(problem, H200):
-            if spec.precedence(problem, H200) == 4:
+            # The estimate of `any_height` was fitted by itself.
+            if spec.precedence(problem, H200) == 4 and spec.name != "any_height":
                 config = spec.default_config(problem, H200)
                 assert calibration.name_of(config, exchanged=bool(config.get("SWAP_AB"))) in NAMES
 

@@ -23,7 +23,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.hopper import any_width_jit, output, tile, warp_specialized
+from tuner.kernels.gemm.hopper import any_width_jit, cluster_sizes, output, tile, warp_specialized
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
@@ -32,7 +32,7 @@ from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, s
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
-from tuner.launch.launch import Launch, compiler_options
+from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
 
 VERSION = 1
@@ -42,13 +42,18 @@ _BOXES = (256, 128, 64, 32, 16)
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
+    return launched(operands, config)
+
+
+def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> tuple[Launch]:
+    """The launch of a config as the device computes it, of operands exchanged before or not."""
     a, weight, out = operands.a, operands.b.t(), operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
         config = single(config)
-    view = launches.view_of(operands)
+    view = launches.view_of(operands, exchanged=exchanged)
     tiles, group, constants, options = _static(view, config)
-    rows, columns, length = (config.integer(name) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"))
+    rows, columns, length = (constants[name] for name in TILE)
     ctas = config.integer(NUM_CTAS, 1)
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas), length, ctas),
@@ -60,8 +65,8 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         *destination_strides(out),
         group,
     )
-    grid = (min(tiles, multiprocessors(a.device.index if a.is_cuda else None) // ctas),)
-    return (Launch(any_width_jit.any_width_kernel, grid, arguments, constants, options),)
+    at_once = cluster_sizes.at_once(ctas, multiprocessors(a.device.index if a.is_cuda else None))
+    return (Launch(any_width_jit.any_width_kernel, (min(tiles, at_once // ctas),), arguments, constants, options),)
 
 
 def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
@@ -160,22 +165,22 @@ def misplaced(llir: str, config: Config) -> str | None:
     return None if behind else f"the ring of {ring} bytes is not first in shared memory: others lie at {others[:4]}"
 
 
-def _compiled(problem: Problem, config: Config) -> Any:
-    """Compile a config, and look at where its ring lies.
+def placed(compiled: Any, config: Config) -> Any:
+    """A compiled config, as the device computes it, once it is known where its ring lies.
 
     Raises:
         KernelError: wgmma would read elsewhere.
     """
-    compiled = _SPEC.compile(problem, config)
     # A kernel that ships was looked at when it was exported, and has no LLVM IR.
     llir = getattr(compiled, "asm", {}).get("llir")
     if llir is not None and (reason := misplaced(llir, config)):
-        raise KernelError(f"{NAME}: {reason}; use another kernel, or Triton 3.7.1")
+        raise KernelError(f"{config.kernel}: {reason}; use another kernel, or Triton 3.7.1")
     return compiled
 
 
 SOURCES = (
     *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, single),
+    launched,
     laid_out,
     registers_of,
     _destination,
@@ -196,5 +201,10 @@ _SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
 )
+
+
+def _compiled(problem: Problem, config: Config) -> Any:
+    return placed(_SPEC.compile(problem, config), config)
+
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

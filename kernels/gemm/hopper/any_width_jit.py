@@ -40,11 +40,11 @@ class Fixed:
     PDL: bool
     CTAS: int
     SHARE_B: bool
+    BIAS_ALONG_M: bool
     BLOCK_SIZE_N_REST: int = 0
     SCALING: str = "none"
     A_TRANSPOSED: bool = False
     B_TRANSPOSED: bool = True
-    BIAS_ALONG_M: bool = False
 
 
 @gluon.constexpr_function
@@ -332,13 +332,14 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     C_TRANSPOSED: gl.constexpr,
     ACTIVATION: gl.constexpr,
     SHARE_B: gl.constexpr,
+    BIAS_ALONG_M: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """Compute tiles of C one after the other.
 
     b_256_desc to b_16_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
-    WARPGROUPS: 2 or 3, which divide the rows; the launch's num_warps is 4, those of the first.
+    WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
     TURNS: buffers through which a warpgroup stores, in alternation: one or two.
     SHARE_B: as in `warp_specialized_kernel`.
     """
@@ -361,7 +362,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
 
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
-        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B),
+        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M),
     )
     out_buffers = ring
     if stride_cm is None:
@@ -372,7 +373,17 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, None, None, None)
     LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)
-    if WARPGROUPS == 2:
+    if WARPGROUPS == 1:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+            ]
+            + [(cluster.idle, ())] * IDLE,
+            [1] + [1] * IDLE,
+            LOADERS,
+        )
+    elif WARPGROUPS == 2:
         gl.warp_specialize(
             [
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),

@@ -54,6 +54,11 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
+    return unserved(problem, device) or _too_small(problem)
+
+
+def unserved(problem: Problem, device: Device) -> str | None:
+    """Why neither this kernel nor `any_height` can serve a problem on a device, or None."""
     if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason
     if {problem.a_dtype, problem.b_dtype} not in ({"bfloat16"}, {"float16"}):
@@ -62,14 +67,14 @@ def supports(problem: Problem, device: Device) -> str | None:
         return f"{problem.out_dtype}, scaling {problem.scaling}: it stores 16-bit floats or float32, without scales"
     if problem.layout != "nt":
         return f"layout {problem.layout}: it reads both operands along K"
-    return _too_small(problem)
+    if problem.k < _LENGTH // 2:
+        return f"K is {problem.k}: a stage along K would be more than half empty, it takes {_LENGTH // 2} or more"
+    return None
 
 
 def _too_small(problem: Problem) -> str | None:
     if problem.m <= _FEWEST_ROWS:
         return f"M is {problem.m}: it is for more rows of A than the {_FEWEST_ROWS} of a tile"
-    if problem.k < _LENGTH // 2:
-        return f"K is {problem.k}: a stage along K would be more than half empty, it takes {_LENGTH // 2} or more"
     return f"N is {problem.n}: a tile has {_WIDTHS[0]} columns" if problem.n < _WIDTHS[0] else None
 
 
@@ -91,7 +96,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     rows = -(-problem.m // config.integer("BLOCK_SIZE_M"))
     for tile in tiles:
         for group in dict.fromkeys(min(group, rows) for group in _GROUPS):
-            yield tile.replace(num_stages=_deepest(tile, problem, device), GROUP_SIZE_M=group)
+            yield tile.replace(num_stages=deepest(tile, problem, device), GROUP_SIZE_M=group)
 
 
 def fills_waves(problem: Problem, device: Device) -> bool:
@@ -121,11 +126,11 @@ def _taken(config: Config, problem: Problem, turns: int) -> int:
     return ring_bytes(config) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
 
 
-def _deepest(config: Config, problem: Problem, device: Device) -> int:
+def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_STAGES) -> int:
     """The most stages beside two buffers for storing, or beside one where that makes one more of few stages."""
     stage = ring_bytes(config.replace(num_stages=1)) + 16
     one, two = (
-        min(_MOST_STAGES, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
+        min(most, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
         for turns in (1, 2)
     )
     return one if two < _FEW_STAGES else two
@@ -133,14 +138,23 @@ def _deepest(config: Config, problem: Problem, device: Device) -> int:
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
 def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+    return ring_not_first(config, problem, device)
+
+
+def ring_not_first(config: Config, problem: Problem, device: Device) -> str | None:
+    """Why Triton would not place the ring first, or None."""
     ring = ring_bytes(config)
     others = shared_bytes(config, problem, device) - ring
     return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
 
 
 @rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)
-def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """Keep float32 outputs from three warpgroups: an output may have rows that TMA cannot write."""
+def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:
+    return too_wide_output(config, problem, device)
+
+
+def too_wide_output(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """Why three warpgroups store no float32: an output may have rows that TMA cannot write."""
     wide = dtype.ITEMSIZE[problem.out_dtype] == 4 and config.integer("num_warps") > 8
     return (
         f"{problem.out_dtype} from three warpgroups: without TMA it is stored through too much memory" if wide else None

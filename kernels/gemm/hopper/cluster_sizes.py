@@ -30,9 +30,12 @@ def untried() -> str | None:
 
 def room(ctas: int, device: Device) -> int:
     """How many blocks in clusters of `ctas` can run at once, one per multiprocessor; 0 if not even one cluster can."""
-    if device.sm_count <= _GPCS * (ctas - 1):
-        return 0
-    return device.sm_count if ctas <= 2 else int(_WHOLE * device.sm_count)
+    return 0 if device.sm_count <= _GPCS * (ctas - 1) else at_once(ctas, device.sm_count)
+
+
+def at_once(ctas: int, multiprocessors: int) -> int:
+    """`room` where one cluster can run."""
+    return multiprocessors if ctas <= 2 else int(_WHOLE * multiprocessors)
 
 
 def waiting(ctas: int, tiles: int, device: Device) -> str | None:

@@ -1,4 +1,4 @@
-"""Compile tiles of `any_width` for one architecture, and print as JSON what came of each. Usage: any_width.py ARCH."""
+"""Compile tiles of `any_width` and `any_height`, and print as JSON what came of each. Usage: any_width.py ARCH."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tuner.sweep import binary_resources, cross_target
 PLAIN = Problem(2048, 3584, 18944, dtype="bf16", layout="nt")
 WIDE = Problem(640, 10240, 5120, dtype="fp16", layout="nt", out_dtype="fp32", epilogue="bias+gelu")
 ODD = Problem(5000, 5000, 5000, dtype="bf16", layout="nt")
+FEW = Problem(129, 7168, 8192, dtype="bf16", layout="nt", epilogue="bias+gelu")
+FEW_WIDE = Problem(250, 7168, 8192, dtype="fp16", layout="nt", out_dtype="fp32")
 TILES = [
     (PLAIN, 128, 224, 4, {}),
     (PLAIN, 128, 176, 5, {}),
@@ -26,23 +28,38 @@ TILES = [
     (ODD, 128, 240, 4, {"num_ctas": 2, "SHARE_B": True}),
     (ODD, 192, 144, 4, {"num_ctas": 2}),
 ]
-"""Problems, rows, columns, stages and options."""
+"""Of `any_width`: problems, rows, columns, stages and options."""
+HEIGHTS = [
+    (FEW, 144, 64, 8, {"num_ctas": 4}),
+    (FEW, 144, 128, 5, {}),
+    (FEW, 80, 192, 5, {}),
+    (FEW_WIDE, 256, 64, 4, {"num_ctas": 4}),
+    (FEW_WIDE, 256, 128, 3, {}),
+    (FEW_WIDE, 128, 64, 7, {}),
+]
+"""The same of `any_height`."""
+WARPS = {
+    "any_width": lambda rows, _columns: 12 if rows == 192 else 8,
+    "any_height": lambda _rows, columns: columns // 16,
+}
 
 
 def main(arch: str) -> None:
-    device, spec = KNOWN[arch], registry.find("matmul", "any_width")
+    device = KNOWN[arch]
     cross_target.activate(arch)
     found = []
-    for problem, rows, columns, stages, options in TILES:
+    cases = [("any_width", tile) for tile in TILES] + [("any_height", tile) for tile in HEIGHTS]
+    for name, (problem, rows, columns, stages, options) in cases:
+        spec = registry.find("matmul", name)
         config = Config(
             spec.name,
             BLOCK_SIZE_M=rows,
             BLOCK_SIZE_N=columns,
             BLOCK_SIZE_K=64,
-            GROUP_SIZE_M=8,
+            GROUP_SIZE_M=8 if name == "any_width" else 1,
             launch_pdl=True,
             num_stages=stages,
-            num_warps=12 if rows == 192 else 8,
+            num_warps=WARPS[name](rows, columns),
             **options,
         )
         compiled = spec.compile(problem, config)
@@ -57,7 +74,7 @@ def main(arch: str) -> None:
                 "shared_bytes": resources.shared_bytes,
                 "predicted_bytes": spec.shared_bytes(config, problem, device),
                 "widths": sorted({*map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", assembly))}),
-                "columns": columns,
+                "columns": columns if name == "any_width" else rows,
                 "multicasts": ".multicast::cluster" in assembly,
                 "pair": "num_ctas" in options,
                 "misplaced": any_width.misplaced(llir, config),

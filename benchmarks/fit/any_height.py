@@ -1,0 +1,122 @@
+"""Fit the constants of `any_height.estimate_us` to what a study measured, and say how well it ranks, also held out.
+
+    python benchmarks/fit/any_height.py --out RESULT.json
+
+`over_fastest` is how much longer the config with the least estimate takes than the fastest one: the geometric mean and
+the most, over all problems, and with the constants fitted to the other weights alone. Needs scipy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from tuner import Config, Problem
+from tuner.hardware.device import KNOWN, Device
+from tuner.kernels.gemm.hopper import any_height
+from tuner.kernels.gemm.hopper.any_height_space import supports
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+STUDY = Path(__file__).parents[1] / "results" / "any-height-h200.json"
+DEVICE = KNOWN["sm_90"]
+NEAR = 1.1
+"""Configs within this factor of the fastest count in full, others a third: the fastest are to be told apart."""
+
+
+class Trial(NamedTuple):
+    problem: Problem
+    config: Config
+    us: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument("--out", required=True, help="the result, as JSON")
+    args = parser.parse_args()
+    trials = [trial for each in json.loads(args.study.read_text())["found"] for trial in trials_of(each, DEVICE)]
+    constants = fitted(trials)
+    held = []
+    for shape in sorted({trial.problem.shape[1:] for trial in trials}):
+        others = fitted([trial for trial in trials if trial.problem.shape[1:] != shape])
+        held += losses([trial for trial in trials if trial.problem.shape[1:] == shape], others)
+    result = {
+        "constants": dict(
+            zip(any_height.Constants._fields, (round(float(each), 2) for each in constants), strict=True)
+        ),
+        "configs": len(trials),
+        "problems": len(held),
+        "over_fastest": {
+            "today": summary(losses(trials, any_height.CONSTANTS)),
+            "fitted": summary(losses(trials, constants)),
+            "held out": summary(held),
+        },
+    }
+    print(json.dumps(result, indent=1))
+    record.write(args.out, result)
+
+
+def trials_of(found: dict[str, Any], device: Device) -> list[Trial]:
+    problem = Problem(*found["shape"], dtype="bf16", layout="nt")
+    if supports(problem, device) is not None:
+        return []
+    every = [dict(each) for each in found["over_torch"]]
+    tried = set(any_height.space(problem, device).configs())
+    trials = [
+        Trial(problem, Config(each.pop("kernel"), **each), ratio * found["torch_us"])
+        for each in every
+        if (ratio := each.pop("ratio"))
+    ]
+    return [trial for trial in trials if trial.config in tried]
+
+
+def fitted(trials: Sequence[Trial]) -> any_height.Constants:
+    least = fastest(trials)
+    weights = np.array([1 if trial.us < NEAR * least[trial.problem] else 1 / 3 for trial in trials])
+
+    def errors(values: Sequence[float]) -> Any:
+        constants = any_height.Constants(*values)
+        estimates = [any_height.modelled_us(one.config, one.problem, DEVICE, constants) for one in trials]
+        return weights * np.log(np.array(estimates) / [trial.us for trial in trials])
+
+    start = np.array(any_height.CONSTANTS)
+    found = least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=(0.01 * start, 50 * start))
+    return any_height.Constants(*found.x)
+
+
+def losses(trials: Sequence[Trial], constants: any_height.Constants) -> list[float]:
+    """By problem, the time of the config with the least estimate over the fastest one's."""
+    by_problem, least = defaultdict(list), fastest(trials)
+    for trial in trials:
+        by_problem[trial.problem].append(trial)
+    chosen = [
+        min(ones, key=lambda one: any_height.modelled_us(one.config, one.problem, DEVICE, constants))
+        for ones in by_problem.values()
+    ]
+    return [one.us / least[one.problem] for one in chosen]
+
+
+def fastest(trials: Sequence[Trial]) -> dict[Problem, float]:
+    least: dict[Problem, float] = {}
+    for trial in trials:
+        least[trial.problem] = min(trial.us, least.get(trial.problem, math.inf))
+    return least
+
+
+def summary(ratios: Sequence[float]) -> dict[str, float]:
+    return {"geomean": round(float(np.exp(np.mean(np.log(ratios)))), 4), "most": round(max(ratios), 3)}
+
+
+if __name__ == "__main__":
+    main()

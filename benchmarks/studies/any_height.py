@@ -1,0 +1,77 @@
+"""Tiles of any height beside what the tables that come with triton-tuner say and torch's library, in paired rounds.
+
+    python benchmarks/studies/any_height.py --out RESULT.json
+
+Every config of `any_height`'s space is played for batches that tiles of powers of two fill badly, and for some that
+they fill. `over_torch` is a config's time over torch's, the table's config first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import tuner
+from tuner import Config, Problem
+from tuner.kernel import registry
+from tuner.sweep import finals
+from tuner.sweep.paired import PairedRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+SHAPES = (
+    *((7168, 8192), (12288, 4096), (28672, 4096), (6144, 4096), (4608, 3584), (16032, 8192), (5120, 12800)),
+    *((4096, 14336), (18944, 3584), (2880, 4096)),
+)
+MS = (40, 48, 64, 72, 96, 129, 160, 193, 224, 256)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", required=True, help="the result, as JSON")
+    parser.add_argument("--gpu", type=int, default=0)
+    args = parser.parse_args()
+    problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in SHAPES for m in MS]
+    spec = registry.find("matmul", "any_height")
+    found = []
+    with PairedRunner(args.gpu) as runner:
+        configs = {
+            problem: [tuner.lookup(problem, runner.device.slug).config, *spec.space(problem, runner.device).configs()]
+            for problem in problems
+        }
+        runner.compile((problem, config) for problem in problems for config in configs[problem])
+        for problem in problems:
+            found.append(played(runner, problem, list(dict.fromkeys(configs[problem]))))
+            print(found[-1]["problem"], {name: found[-1][name] for name in ("torch_us", "table", "best")}, flush=True)
+    record.write(args.out, {"device": runner.device.slug, "found": found})
+
+
+def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
+    """The times of the configs, of which the table's is the first, over torch's."""
+    result = runner.play(problem, configs)
+    if isinstance(result, str):
+        sys.exit(f"{problem}: {result}")
+    times = {
+        config: round(finals.ratio(result.times[config.digest], result.times["vendor"]), 4)
+        for config in configs
+        if result.times.get(config.digest)
+    }
+    return {
+        "problem": str(problem),
+        "shape": problem.shape,
+        "torch_us": round(statistics.median(result.times["vendor"]), 2),
+        "table": times.get(configs[0]),
+        "best": min(ratio for config, ratio in times.items() if config.kernel == "any_height"),
+        "over_torch": [
+            {"ratio": ratio, "kernel": config.kernel, **dict(config.pairs)} for config, ratio in times.items()
+        ],
+        "rejected": result.rejected,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The `any_height` kernel: `any_width` with exchanged operands, for few rows of A. For Hopper, in Gluon.
+
+The device computes the transposed output: B's columns are the rows that wgmma wants 64 of, and all of A's rows, or half
+of them, are one wgmma's columns. So a tile takes in hardly more of A than there is. Where a cluster's blocks lie along
+N, they share its loads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.cost import tile
+from tuner.kernels.gemm.hopper import any_width, cluster_sizes
+from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports, tiles
+from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.space.refinements import NUM_CTAS
+from tuner.launch.launch import Launch
+from tuner.problem import Problem, dtype
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    return any_width.launched(operands.exchanged(), as_computed(config), exchanged=True)
+
+
+class Constants(NamedTuple):
+    """What `estimate_us` is fitted by (benchmarks/fit/any_height.py).
+
+    Attributes:
+        l2_bytes: bytes a cycle from the L2 to all multiprocessors.
+        operand_cycles: of a wgmma, beside a quarter of its columns: it reads 64 rows from shared memory.
+        latency: cycles from a load to its data.
+        start_us: first loads and last stores.
+    """
+
+    l2_bytes: float
+    operand_cycles: float
+    latency: float
+    start_us: float
+
+
+CONSTANTS = Constants(l2_bytes=13_300.0, operand_cycles=11.4, latency=1670.0, start_us=2.4)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """How long a config takes, microseconds.
+
+    A step along K takes as long as the L2, the tensor cores or a ring of this depth needs for it; and the steps of the
+    fullest multiprocessor overlap with device memory, the less the more alike both are.
+    """
+    return modelled_us(config, problem, device, CONSTANTS)
+
+
+def modelled_us(config: Config, problem: Problem, device: Device, by: Constants) -> float:
+    """The same by other constants."""
+    inner = as_computed(config)
+    rows, columns, length = (inner.integer(f"BLOCK_SIZE_{side}") for side in "MNK")
+    ctas, count = config.integer(NUM_CTAS, 1), tiles(config, problem)
+    each = -(-count // cluster_sizes.at_once(ctas, device.sm_count))
+    row_bytes = length * dtype.ITEMSIZE[problem.a_dtype]
+    waits = (
+        count / each * (rows + columns / ctas) * row_bytes / by.l2_bytes,
+        rows / 64 * (length / 16) * (by.operand_cycles + columns / 4),
+        by.latency / max(1, config.integer("num_stages") - 1),
+    )
+    cycles = each * -(-problem.k // length) * _norm(waits, 3)
+    memory_us = problem.bytes_moved / tile.memory_bytes_per_us(device)
+    return by.start_us + _norm((cycles / device.sustained_mhz, memory_us), 2)
+
+
+def _norm(values: tuple[float, ...], p: int) -> float:
+    total: float = sum(value**p for value in values) ** (1 / p)
+    return total
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The config with the least estimated time."""
+    tried = space(problem, device)
+    return tried.best(lambda config: estimate_us(config, problem, device)) or tried.smallest()
+
+
+_SPEC = gemm_spec(
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=(*any_width.SOURCES, program, as_computed),
+)
+
+
+def _compiled(problem: Problem, config: Config) -> object:
+    return any_width.placed(_SPEC.compile(problem, config), as_computed(config))
+
+
+SPEC = dataclasses.replace(_SPEC, compile=_compiled)

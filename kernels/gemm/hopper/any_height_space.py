@@ -1,0 +1,160 @@
+"""The search space of `any_height`: tiles that all of A's rows, or half of them, fill but for less than 16."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
+from tuner.kernels.gemm.hopper.resources import warpgroups
+from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space.rule import rule
+from tuner.problem import Problem
+
+NAME = "any_height"
+_FEWEST_ROWS, _MOST_ROWS = 65, 256
+"""Rows of A that it serves. For fewer, `cluster_k` and `swap_ab` were as fast or faster: docs/lessons.md."""
+_HALVED = 128
+"""Rows of A beyond which two tiles with half of them each are tried, too."""
+_STEP = 16
+_HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
+"""Rows of tiles."""
+_WARPS = {64: 4, 128: 8, 192: 12}
+"""Warps that multiply, by columns of a tile. Tiles of 256 columns were never faster than those of 128."""
+_MOST_SUMS = {1: 128, 2: 128, 3: 96}
+"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 248, 232 or 160."""
+_LENGTH = 64
+_CLUSTER = 4
+"""Blocks of a cluster. Pairs were hardly ever faster than single blocks (benchmarks/studies/swapped_widths.py)."""
+_MOST_STAGES = 12
+_IDLE = 3
+"""With tiles for less than this share of the multiprocessors, other kernels split sums along K."""
+_OPTIONS = (refinements.NUM_CTAS,)
+_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+_AXES: Mapping[str, tuple[Value, ...]] = {
+    "BLOCK_SIZE_M": _HEIGHTS,
+    "BLOCK_SIZE_N": tuple(_WARPS),
+    "num_warps": tuple(sorted({*_WARPS.values()})),
+    "BLOCK_SIZE_K": (_LENGTH,),
+    "GROUP_SIZE_M": (1,),
+    "num_stages": (1,),
+    "launch_pdl": (True,),
+}
+"""Every parameter's values, except that `_expand` finds the number of stages."""
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := any_width_space.unserved(problem, device):
+        return reason
+    if not _FEWEST_ROWS <= problem.m <= _MOST_ROWS:
+        return f"M is {problem.m}: it is for {_FEWEST_ROWS} to {_MOST_ROWS} rows of A"
+    tiles = -(-problem.n // min(_WARPS)) * (1 + (problem.m > _HALVED))
+    few = f"N is {problem.n}: its {tiles} smallest tiles leave most of the device idle"
+    return few if _IDLE * tiles < device.sm_count else None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _AXES, RULES, expand=_expand, options=_OPTIONS)
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """Yield a tile with the deepest ring that fits, alone and in clusters."""
+    for tile in (config, config.replace(num_ctas=_CLUSTER)):
+        inner = as_computed(tile).replace(num_stages=1)
+        yield tile.replace(num_stages=any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES))
+
+
+@functools.lru_cache(maxsize=4096)
+def as_computed(config: Config) -> Config:
+    """The config of `any_width` that computes the transposed output: blocks of a cluster lie along its rows then."""
+    computed = {**dict(config.pairs), "BLOCK_SIZE_M": config["BLOCK_SIZE_N"], "BLOCK_SIZE_N": config["BLOCK_SIZE_M"]}
+    if refinements.NUM_CTAS in config:
+        computed[refinements.SHARE_B] = True
+    return Config(config.kernel, **computed)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """An upper bound on a block's shared memory, as of `any_width`."""
+    return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
+
+
+def tiles(config: Config, problem: Problem) -> int:
+    """Tiles of the output."""
+    return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // config.integer("BLOCK_SIZE_N"))
+
+
+@rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
+    if _WARPS.get(columns) != warps:
+        return f"{columns} columns for {warps} warps: 64 for 4, 128 for 8, 192 for 12"
+    if rows % _STEP or not _STEP <= rows <= _MOST_ROWS:
+        return f"{rows} rows: a multiple of {_STEP} up to {_MOST_ROWS} is one wgmma"
+    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
+        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
+    if config.integer(refinements.NUM_CTAS, 2) > _CLUSTER:
+        return f"clusters of {config[refinements.NUM_CTAS]}: 2 and {_CLUSTER} were run so far"
+    return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+
+
+@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+    return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
+
+
+@rule("wide output", "compiled for sm_90, as for any_width", fatal=True)
+def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:
+    return any_width_space.too_wide_output(config, problem, device)
+
+
+@rule("registers", "compiled for sm_90", fatal=True, reads=(*_SIDES, "num_warps"))
+def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    groups = warpgroups(config)
+    held, most = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") / (128 * groups), _MOST_SUMS[groups]
+    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+
+
+@rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))
+def _height(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    rows = problem.m, *((-(-problem.m // 2),) if problem.m > _HALVED else ())
+    heights = [-(-each // _STEP) * _STEP for each in rows]
+    tried = " or ".join(map(str, heights))
+    return f"{config['BLOCK_SIZE_M']} rows: {tried} are tried" if config["BLOCK_SIZE_M"] not in heights else None
+
+
+@rule("clusters", "measured on an H200: docs/lessons.md, Tiles of any height")
+def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
+    """Keep clusters to tiles that have all of A's rows, fill half the device, and need no wave more in clusters.
+
+    Fewer tiles than that leave room for the next launch's, which those of clusters do not take: at 64 tiles,
+    72x4096x14336, clusters took 1.37 times as long as single blocks.
+    """
+    ctas = config.integer(refinements.NUM_CTAS, 1)
+    if ctas == 1:
+        return None
+    if config.integer("BLOCK_SIZE_M") < problem.m:
+        return f"{config['BLOCK_SIZE_M']} rows of {problem.m}: neighbours along N would share one of two tiles' rows"
+    count, at_once = tiles(config, problem), cluster_sizes.room(ctas, device)
+    if 2 * count <= device.sm_count:
+        return f"clusters of {ctas}: {count} tiles leave room for the next launch's"
+    if not at_once or -(-count // at_once) > -(-count // device.sm_count):
+        return f"clusters of {ctas}, {at_once} blocks at once: {count} tiles would take a wave more"
+    return None
+
+
+RULES = (
+    tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    _shape,
+    _ring_first,
+    _wide_output,
+    _sums,
+    _height,
+    _clusters,
+)

@@ -1,0 +1,144 @@
+"""Tiles of any height: right for ragged shapes, the bits of powers of two, and nothing written beyond the output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tuner import Config, Problem
+from tuner.hardware import device
+from tuner.kernel import registry
+from tuner.kernels.base.operands import Operands
+from tuner.sweep import verify
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+SPEC = registry.find("matmul", "any_height")
+HEIGHTS = {64: (4, range(48, 272, 16)), 128: (8, range(48, 272, 16)), 192: (12, range(48, 208, 16))}
+"""Warps and heights by columns of a tile."""
+CLUSTER = {"num_ctas": 4}
+EXCHANGED = Config(
+    "warp_specialized",
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=64,
+    BLOCK_SIZE_N_REST=0,
+    BLOCK_SIZE_K=64,
+    EPILOGUE_PARTS=1,
+    GROUP_SIZE_M=1,
+    SWAP_AB=True,
+    launch_pdl=True,
+    num_stages=4,
+    num_warps=4,
+)
+
+
+def tile(rows: int, columns: int, **options: object) -> Config:
+    return Config(
+        SPEC.name,
+        **{
+            "BLOCK_SIZE_M": rows,
+            "BLOCK_SIZE_N": columns,
+            "BLOCK_SIZE_K": 64,
+            "GROUP_SIZE_M": 1,
+            "launch_pdl": True,
+            "num_stages": 3,
+            "num_warps": HEIGHTS[columns][0],
+            **options,
+        },
+    )
+
+
+def skip_where_refused(problem: Problem, config: Config) -> None:
+    here = device.current()
+    if refused := SPEC.unserved(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
+        pytest.skip(refused)
+
+
+def nt(*shape: int, **options: object) -> Problem:
+    return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
+
+
+CASES = [
+    (nt(129, 7168, 8192), tile(144, 64, num_stages=8, **CLUSTER)),
+    (nt(129, 7168, 8192), tile(80, 128)),
+    (nt(33, 7168, 8192, epilogue="bias"), tile(48, 64, num_stages=12, **CLUSTER)),
+    (nt(100, 3000, 72, epilogue="bias+gelu"), tile(112, 64)),  # columns beyond the end, a step that is half empty
+    (nt(190, 2888, 4096, epilogue="bias+silu", out_dtype="fp32"), tile(192, 128, **CLUSTER)),  # 3 clusters of 4 tiles
+    (nt(256, 28672, 1000, dtype="fp16", epilogue="bias+relu", out_dtype="fp32"), tile(256, 128)),
+    (nt(193, 16032, 512, dtype="fp16", out_dtype="bf16"), tile(208, 128, num_stages=4)),
+    (nt(250, 12288, 4096), tile(128, 192, num_stages=4)),
+    (nt(40, 28672, 4096), tile(48, 128, **CLUSTER)),  # two waves of clusters
+    (nt(50, 2880, 4096), tile(256, 64)),  # a tile of more rows than A has
+    (nt(255, 7168, 2048), tile(48, 64)),  # six tiles along M, the last moved back
+]
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_results_are_right_and_the_same_bits_each_time(problem, config):
+    skip_where_refused(problem, config)
+    inputs = SPEC.make_inputs(problem, "cuda", 0)
+    reference, first = SPEC.reference(inputs), None
+    for _ in range(20):
+        verify.poison(inputs)
+        SPEC.launch(inputs, config)
+        assert verify.check(inputs, reference, problem.k, SPEC.tolerance(problem)).failure is None
+        first = inputs.output.clone() if first is None else first
+        assert torch.equal(first, inputs.output)
+
+
+@pytest.mark.parametrize("cluster", [{}, CLUSTER], ids=["alone", "in clusters"])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(rows, columns) for columns, (_, heights) in HEIGHTS.items() for rows in heights]
+)
+def test_every_height_gives_the_bits_of_a_power_of_two(rows, columns, cluster):
+    # Neither side is a whole number of tiles, and more than one wave of them goes through the ring.
+    problem = nt(249, 17000, 1000, epilogue="bias")
+    config = tile(rows, columns, **cluster)
+    skip_where_refused(problem, config)
+    inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
+    for spec, one in ((SPEC, config), (registry.find("matmul", EXCHANGED.kernel), EXCHANGED)):
+        verify.poison(inputs)
+        spec.launch(inputs, one)
+        found.append(inputs.output.clone())
+    assert not found[0].isnan().any()
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("columns", HEIGHTS)
+@pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("cluster", [{}, CLUSTER], ids=["alone", "in clusters"])
+def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(columns, beside, transposed, cluster):
+    m, n, k = 136, 4104, 328
+    problem, config = nt(m, n, k, epilogue="bias"), tile(144, columns, **cluster)
+    skip_where_refused(problem, config)
+    a, weight = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
+    bias = torch.randn(n, device="cuda").bfloat16()
+    expected = a.double() @ weight.double().t() + bias.double()
+    shape = (n, m) if transposed else (m, n)
+    room = torch.full((shape[0] + 2, shape[1] + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
+    inside = room[1:-1, : shape[1]] if beside != 1 else room[1:-1, beside:]
+    out = inside.t() if transposed else inside
+    SPEC.launch(Operands(a, weight.t(), out, bias, problem, room), config)
+    torch.cuda.synchronize()
+    assert verify.error(out.contiguous(), expected, k) <= SPEC.tolerance(problem)
+    assert room[[0, -1]].isnan().all()
+    assert int(room.isnan().sum()) == room.numel() - m * n
+
+
+def test_launches_that_follow_each_other_do_not_disturb_each_other():
+    problem, config = nt(129, 7168, 256), tile(144, 64, num_stages=8, **CLUSTER)
+    skip_where_refused(problem, config)
+    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
+    for inputs in sets:
+        SPEC.launch(inputs, config)
+    torch.cuda.synchronize()
+    alone = [inputs.output.clone() for inputs in sets]
+    for _ in range(50):
+        for inputs in sets:
+            verify.poison(inputs)
+        for inputs in sets:
+            SPEC.launch(inputs, config)
+        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))

@@ -1,0 +1,154 @@
+"""What `any_height` serves, the configs that it offers and those that it refuses. Without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import tuner
+from tuner import Config, Problem
+from tuner.hardware import device as devices
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("matmul", "any_height")
+PLAIN = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=144,
+    BLOCK_SIZE_N=64,
+    BLOCK_SIZE_K=64,
+    GROUP_SIZE_M=1,
+    launch_pdl=True,
+    num_stages=7,
+    num_warps=4,
+)
+
+
+@pytest.fixture(autouse=True)
+def _tried_triton(monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
+
+
+def bf16(*shape: int, **options: object) -> Problem:
+    return Problem(*shape, dtype="bf16", layout="nt", **options)
+
+
+UNSERVED = [
+    (bf16(129, 4096, 4096), "interpreter", "no interpreter"),
+    (bf16(129, 4096, 4096), "sm_100", "Hopper"),
+    (Problem(129, 4096, 4096, dtype="bf16"), "sm_90", "along K"),
+    (Problem(129, 4096, 4096, dtype="e4m3", layout="nt"), "sm_90", "bfloat16 or float16"),
+    (bf16(64, 4096, 4096), "sm_90", "M is 64"),
+    (bf16(257, 4096, 4096), "sm_90", "M is 257"),
+    (bf16(100, 2048, 4096), "sm_90", "N is 2048: its 32 smallest tiles"),
+    (bf16(129, 4096, 24), "sm_90", "K is 24"),
+    (bf16(129, 4096, 4096, invariant=True), "sm_90", "no one order"),
+]
+
+
+@pytest.mark.parametrize(("problem", "arch", "reason"), UNSERVED, ids=str)
+def test_what_it_cannot_do_is_said_in_a_sentence(problem, arch, reason):
+    assert reason in SPEC.unserved(problem, INTERPRETER if arch == "interpreter" else KNOWN[arch])
+
+
+def test_other_releases_of_triton_than_the_one_that_placed_its_ring_do_not_run_it(monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.6.0")
+    assert "Triton 3.6.0" in SPEC.unserved(bf16(129, 4096, 4096), H200)
+
+
+@pytest.mark.parametrize("out_dtype", ["bf16", "fp16", "fp32"])
+def test_its_space_is_small_and_its_default_is_in_it_wherever_it_serves(out_dtype):
+    served = 0
+    for m, n, k in itertools.product((65, 96, 129, 193, 256), (2880, 7168, 28672), (32, 1000, 4096)):
+        problem = bf16(m, n, k, out_dtype=out_dtype)
+        assert SPEC.unserved(problem, H200) is None
+        configs = SPEC.space(problem, H200).configs()
+        assert 0 < len(configs) <= 9
+        assert SPEC.default_config(problem, H200) in configs
+        served += 1
+        for config in configs:
+            rows = config["BLOCK_SIZE_M"]
+            assert rows % 16 == 0
+            assert -(-m // rows) * rows - m < 32, "padding"
+            assert config["num_stages"] >= 3
+    assert served == 45
+
+
+BEST = {
+    (72, 28672, 4096): (80, 128, 4),
+    (129, 7168, 8192): (144, 64, 4),
+    (160, 7168, 8192): (160, 64, 4),
+    (193, 7168, 8192): (208, 64, 4),
+    (129, 12288, 4096): (144, 128, 4),
+    (160, 12288, 4096): (160, 128, 4),
+    (224, 12288, 4096): (112, 192, 1),
+    (129, 28672, 4096): (144, 128, 4),
+    (129, 6144, 4096): (144, 64, 4),
+    (160, 6144, 4096): (160, 64, 4),
+    (193, 6144, 4096): (208, 64, 4),
+    (224, 6144, 4096): (112, 128, 1),
+    (129, 16032, 8192): (144, 128, 1),
+    (193, 16032, 8192): (208, 128, 1),
+}
+"""The tiles that were fastest on an H200 (benchmarks/results/swapped-widths-h200.json): rows, columns, blocks."""
+
+
+@pytest.mark.parametrize("shape", BEST, ids=str)
+def test_where_it_was_fastest_its_fastest_tile_is_the_default(shape):
+    config = registry.default_config(bf16(*shape), H200)
+    assert config.kernel == SPEC.name
+    assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"], config.get("num_ctas", 1)) == BEST[shape]
+
+
+@pytest.mark.parametrize("shape", [(129, 4608, 3584), (160, 5120, 12800), (96, 16032, 8192)], ids=str)
+def test_where_others_were_faster_they_stay_the_default(shape):
+    assert registry.default_config(bf16(*shape), H200).kernel != SPEC.name
+
+
+@pytest.mark.parametrize(("n", "clustered"), [(7168, True), (28672, True), (8000, False), (16032, False)])
+def test_clusters_are_tried_where_they_take_no_wave_more(n, clustered):
+    # 112, 2 x 112, 125 and 2 x 125.25 tiles of 64 columns; 115 blocks in clusters of four run at once.
+    configs = [one for one in SPEC.space(bf16(129, n, 4096), H200).configs() if one["BLOCK_SIZE_N"] == 64]
+    assert {one.get("num_ctas", 1) for one in configs if one["BLOCK_SIZE_M"] == 144} == ({1, 4} if clustered else {1})
+    assert {one.get("num_ctas", 1) for one in configs if one["BLOCK_SIZE_M"] == 80} == {1}
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"BLOCK_SIZE_M": 136}, "136, no power of two"),
+        ({"BLOCK_SIZE_M": 512, "num_stages": 2}, "one wgmma"),
+        ({"BLOCK_SIZE_M": 8}, "one wgmma"),
+        ({"BLOCK_SIZE_N": 192, "num_stages": 3}, "192 columns for 4 warps"),
+        ({"num_warps": 8}, "64 columns for 8 warps"),
+        ({"BLOCK_SIZE_K": 128, "num_stages": 2}, "BLOCK_SIZE_K is 128"),
+        ({"BLOCK_SIZE_M": 208, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 3}, "104 sums, 96 fit"),
+        ({"num_ctas": 8}, "clusters of 8"),
+        ({"SHARE_B": True}, "SHARE_B is no parameter"),
+        ({"num_stages": 1}, "2 stages"),
+        ({"num_stages": 9}, "shared memory"),
+    ],
+    ids=str,
+)
+def test_what_no_tile_can_be_is_refused(values, reason):
+    space = SPEC.space(bf16(129, 7168, 8192), H200)
+    assert space.rejection(PLAIN, fatal_only=True) is None
+    assert reason in space.rejection(PLAIN.replace(**values), fatal_only=True)
+
+
+def test_other_heights_can_run_and_are_not_tried():
+    space = SPEC.space(bf16(129, 7168, 8192), H200)
+    taller = PLAIN.replace(BLOCK_SIZE_M=160)
+    assert "144 or 80 are tried" in space.rejection(taller)
+    assert space.rejection(taller, fatal_only=True) is None
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_table_serves_a_height_that_is_no_power_of_two(make_row, make_table, tmp_path):
+    row = make_row(140, 7168, 8192, config=PLAIN, version=SPEC.version, dtype="bf16", layout="nt")
+    tuner.use(make_table(row).write(tmp_path))
+    found = tuner.lookup(row.problem, H200)
+    assert (found.rule, found.config) == ("exact", PLAIN)
