@@ -1,11 +1,11 @@
 """Times `tuner run` of a suite from nothing on one GPU and on several, and says what each GPU waited for.
 
-    python benchmarks/claims/several_gpus.py --gpus 1,2,4 --out RESULT.json
-    python benchmarks/claims/several_gpus.py --gpus 1,2 --rehearse --out RESULT.json     # without a GPU, a tiny suite
+    python benchmarks/claims/several_gpus.py --gpus 2,4 --out RESULT.json
+    python benchmarks/claims/several_gpus.py --gpus 2 --rehearse --out RESULT.json       # without a GPU, a tiny suite
 
-Each run has an empty database and an empty compile cache, and `--cores` cores for each of its GPUs; torch and Triton
-were read from disk before. Its time is that of the whole process. A thread of it looks a hundred times a second at what
-each GPU's worker does:
+One GPU runs first. Each run has an empty database and an empty compile cache, and `--cores` cores for each of its
+GPUs; torch and Triton were read from disk before. Its time is that of the whole process. A thread of it looks a hundred
+times a second at what each GPU's worker does:
 
 start          the processes start and open the GPUs
 no job         no problem is ready to be begun
@@ -80,7 +80,7 @@ class Watch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gpus", type=counts, default=[1, 2], metavar="N,...", help="of each run, in turn")
+    parser.add_argument("--gpus", type=counts, default=[2], metavar="N,...", help="of each run after the first")
     parser.add_argument("--cores", type=int, help="of each GPU; all, divided by the most GPUs, unless given")
     parser.add_argument("--suite", default=str(PUBLIC), help="a suite's name or file; public.csv unless given")
     parser.add_argument("--rehearse", action="store_true", help="under the interpreter, compiling for sm_90 beside it")
@@ -99,7 +99,7 @@ def main() -> None:
         parser.error(f"{most} GPUs with {cores} cores each need {cores * most}, there are {cpu_count()}")
     # So that the first run does not pay alone for reading torch and Triton from a cold disk.
     subprocess.run([sys.executable, "-c", "import torch, triton"], check=True)
-    runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in args.gpus]
+    runs = [timed(gpus, cores, args.suite, rehearse=args.rehearse) for gpus in dict.fromkeys((1, *args.gpus))]
     summary = {
         "suite": "six rows of softmax" if args.rehearse else Path(args.suite).name,
         "cores_of_each_gpu": cores,
@@ -115,7 +115,10 @@ def main() -> None:
 
 
 def counts(listed: str) -> list[int]:
-    return [int(each) for each in listed.split(",")]
+    found = [int(each) for each in listed.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{listed}: expected GPUs of each run, 1 or more")
+    return found
 
 
 def timed(gpus: int, cores: int, suite_name: str, *, rehearse: bool) -> dict[str, Any]:

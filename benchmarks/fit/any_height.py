@@ -71,13 +71,11 @@ def trials_of(found: dict[str, Any], device: Device) -> list[Trial]:
     problem = Problem(*found["shape"], dtype="bf16", layout="nt")
     if supports(problem, device) is not None:
         return []
-    every = [dict(each) for each in found["over_torch"]]
     tried = set(any_height.space(problem, device).configs())
-    trials = [
-        Trial(problem, Config(each.pop("kernel"), **each), ratio * found["torch_us"])
-        for each in every
-        if (ratio := each.pop("ratio"))
-    ]
+    trials = []
+    for each in found["over_torch"]:
+        parameters = {name: value for name, value in each.items() if name not in ("kernel", "ratio")}
+        trials.append(Trial(problem, Config(each["kernel"], **parameters), each["ratio"] * found["torch_us"]))
     return [trial for trial in trials if trial.config in tried]
 
 

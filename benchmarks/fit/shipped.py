@@ -127,6 +127,7 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     tuner(folder, "verify", "--strict", "tables")
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
     leave_out_what_serves_nothing(args.tables)
+    tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     size = sum(path.stat().st_size for path in args.tables.glob("*.json"))
     print(f"{args.tables}: {size:,} bytes of {MOST_BYTES:,}")
     if size > MOST_BYTES:
@@ -134,14 +135,16 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
 
 
 def leave_out_what_serves_nothing(tables: Path) -> None:
-    """Keep the rows that families' ranges name: the others were raced to check them.
+    """Of a family's rows keep those that its ranges name: the others were raced to check them.
 
     A first lookup reads the whole table.
     """
     for path in tables.glob("*.json"):
         whole = tables_of.load(path)
+        families = {family.problem.family for family in whole.families}
         named = {family.problem.with_m(each.row_m) for family in whole.families for each in family.ranges}
-        dataclasses.replace(whole, rows=tuple(row for row in whole.rows if row.problem in named)).write(tables)
+        kept = tuple(row for row in whole.rows if row.problem in named or row.problem.family not in families)
+        dataclasses.replace(whole, rows=kept).write(tables)
 
 
 if __name__ == "__main__":

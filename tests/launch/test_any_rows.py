@@ -18,11 +18,13 @@ TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 
 BY_KERNEL = {
     "pointer": Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, GROUP_SIZE_M=1),
     "tma": Config("tma", **TMA, GROUP_SIZE_M=4),
-    **dict.fromkeys(("swap_ab", "gemv", "cluster_k", "warp_specialized", "any_width")),
+    **dict.fromkeys(("swap_ab", "gemv", "cluster_k", "warp_specialized", "any_width", "any_height")),
 }
 """Configs, and kernels whose default is taken."""
 MS = {"swap_ab": (2, 64), "gemv": (2, 4), "cluster_k": (17, 64), "any_width": (129, 256)}
 """The ranges of kernels for few rows; the others' is 65 to 256."""
+COLUMNS = {"any_height": 6144}
+"""Of kernels that serve no 256; 6,144 are tiles for clusters."""
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +82,12 @@ def launch_address(param: bytes) -> bool:
 )
 def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship, make_stub):
     first, last = MS.get(kernel, (65, 256))
-    problem = Problem(last, 256, 512, layout="nt")
+    problem = Problem(last, COLUMNS.get(kernel, 256), 512, layout="nt")
     config = BY_KERNEL[kernel] or registry.find("matmul", kernel).default_config(problem, KNOWN["sm_90"])
     paths = ship(problem, config=config, first=first)
     middle = (first + last) // 2
     ms = [middle, *range(first, last, 1 if last < 16 else 7), last, middle, first, last, last, middle]
-    arguments = (json.dumps(ms), "nt", "512")
+    arguments = (json.dumps(ms), "nt", "512", str(problem.n))
     ready, short, long = (make_stub().run("served.py", "families", str(each), *arguments) for each in paths)
     for report in (ready, short):
         assert [*map(without_addresses, report.launches)] == [*map(without_addresses, long.launches)]

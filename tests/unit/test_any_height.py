@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -43,7 +44,7 @@ UNSERVED = [
     (Problem(129, 4096, 4096, dtype="e4m3", layout="nt"), "sm_90", "bfloat16 or float16"),
     (bf16(64, 4096, 4096), "sm_90", "M is 64"),
     (bf16(257, 4096, 4096), "sm_90", "M is 257"),
-    (bf16(100, 2048, 4096), "sm_90", "N is 2048: its 32 smallest tiles"),
+    (bf16(200, 2752, 4096), "sm_90", "N is 2752: its 43 smallest tiles"),
     (bf16(129, 4096, 24), "sm_90", "K is 24"),
     (bf16(129, 4096, 4096, invariant=True), "sm_90", "no one order"),
 ]
@@ -93,7 +94,7 @@ BEST = {
     (129, 16032, 8192): (144, 128, 1),
     (193, 16032, 8192): (208, 128, 1),
 }
-"""The tiles that were fastest on an H200 (benchmarks/results/swapped-widths-h200.json): rows, columns, blocks."""
+"""The tiles that were fastest on an H200 (benchmarks/results/any-height-h200.json): rows, columns, blocks."""
 
 
 @pytest.mark.parametrize("shape", BEST, ids=str)
@@ -108,9 +109,11 @@ def test_where_others_were_faster_they_stay_the_default(shape):
     assert registry.default_config(bf16(*shape), H200).kernel != SPEC.name
 
 
-@pytest.mark.parametrize(("n", "clustered"), [(7168, True), (28672, True), (8000, False), (16032, False)])
+@pytest.mark.parametrize(
+    ("n", "clustered"), [(7168, True), (28672, True), (7216, False), (8000, False), (16032, False), (4224, False)]
+)
 def test_clusters_are_tried_where_they_take_no_wave_more(n, clustered):
-    # 112, 2 x 112, 125 and 2 x 125.25 tiles of 64 columns; 115 blocks in clusters of four run at once.
+    # 112, 4 x 112, 113, 125, 251 and 66 tiles of 64 columns; 28 clusters of four blocks run at once.
     configs = [one for one in SPEC.space(bf16(129, n, 4096), H200).configs() if one["BLOCK_SIZE_N"] == 64]
     assert {one.get("num_ctas", 1) for one in configs if one["BLOCK_SIZE_M"] == 144} == ({1, 4} if clustered else {1})
     assert {one.get("num_ctas", 1) for one in configs if one["BLOCK_SIZE_M"] == 80} == {1}
@@ -126,7 +129,8 @@ def test_clusters_are_tried_where_they_take_no_wave_more(n, clustered):
         ({"num_warps": 8}, "64 columns for 8 warps"),
         ({"BLOCK_SIZE_K": 128, "num_stages": 2}, "BLOCK_SIZE_K is 128"),
         ({"BLOCK_SIZE_M": 208, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 3}, "104 sums, 96 fit"),
-        ({"num_ctas": 8}, "clusters of 8"),
+        ({"num_ctas": 2}, "only clusters of 4"),
+        ({"num_ctas": 8}, "only clusters of 4"),
         ({"SHARE_B": True}, "SHARE_B is no parameter"),
         ({"num_stages": 1}, "2 stages"),
         ({"num_stages": 9}, "shared memory"),
@@ -137,6 +141,13 @@ def test_what_no_tile_can_be_is_refused(values, reason):
     space = SPEC.space(bf16(129, 7168, 8192), H200)
     assert space.rejection(PLAIN, fatal_only=True) is None
     assert reason in space.rejection(PLAIN.replace(**values), fatal_only=True)
+
+
+def test_clusters_that_no_gpc_may_have_room_for_are_refused():
+    few = dataclasses.replace(H200, sm_count=24)
+    problem, clustered = bf16(129, 7168, 8192), PLAIN.replace(num_ctas=4)
+    assert SPEC.space(problem, H200).rejection(clustered, fatal_only=True) is None
+    assert "24 multiprocessors" in SPEC.space(problem, few).rejection(clustered, fatal_only=True)
 
 
 def test_other_heights_can_run_and_are_not_tried():

@@ -14,8 +14,10 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.cost import tile
-from tuner.kernels.gemm.hopper import any_width, cluster_sizes
-from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports, tiles
+from tuner.kernels.gemm.hopper import any_width
+from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
+from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.gemm.spec import gemm_spec
 from tuner.kernels.space.refinements import NUM_CTAS
 from tuner.launch.launch import Launch
@@ -33,10 +35,12 @@ class Constants(NamedTuple):
     """What `estimate_us` is fitted by (benchmarks/fit/any_height.py).
 
     Attributes:
-        l2_bytes: bytes a cycle from the L2 to all multiprocessors.
-        operand_cycles: of a wgmma, beside a quarter of its columns: it reads 64 rows from shared memory.
+        l2_bytes: bytes a cycle that the L2 sends a multiprocessor, those for a whole cluster counted once.
+        operand_cycles: cycles of a wgmma beside a quarter of one for each of its columns.
         latency: cycles from a load to its data.
         start_us: first loads and last stores.
+
+    They are fitted together, and none of them is what the hardware's documents say.
     """
 
     l2_bytes: float
@@ -45,7 +49,7 @@ class Constants(NamedTuple):
     start_us: float
 
 
-CONSTANTS = Constants(l2_bytes=13_300.0, operand_cycles=11.4, latency=1670.0, start_us=2.4)
+CONSTANTS = Constants(l2_bytes=101.0, operand_cycles=11.4, latency=1670.0, start_us=2.4)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
@@ -62,10 +66,10 @@ def modelled_us(config: Config, problem: Problem, device: Device, by: Constants)
     inner = as_computed(config)
     rows, columns, length = (inner.integer(f"BLOCK_SIZE_{side}") for side in "MNK")
     ctas, count = config.integer(NUM_CTAS, 1), tiles(config, problem)
-    each = -(-count // cluster_sizes.at_once(ctas, device.sm_count))
+    each = -(-count // (ctas * clusters_at_once(ctas, device.sm_count)))
     row_bytes = length * dtype.ITEMSIZE[problem.a_dtype]
     waits = (
-        count / each * (rows + columns / ctas) * row_bytes / by.l2_bytes,
+        count / each / device.sm_count * (rows + columns / ctas) * row_bytes / by.l2_bytes,
         rows / 64 * (length / 16) * (by.operand_cycles + columns / 4),
         by.latency / max(1, config.integer("num_stages") - 1),
     )
@@ -99,7 +103,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.placed(_SPEC.compile(problem, config), as_computed(config))
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
-from tuner.kernels.gemm.hopper.resources import warpgroups
+from tuner.kernels.gemm.hopper.resources import tiles, warpgroups
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem
@@ -26,13 +26,13 @@ _HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
 _WARPS = {64: 4, 128: 8, 192: 12}
 """Warps that multiply, by columns of a tile. Tiles of 256 columns were never faster than those of 128."""
 _MOST_SUMS = {1: 128, 2: 128, 3: 96}
-"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 248, 232 or 160."""
+"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
 _LENGTH = 64
 _CLUSTER = 4
-"""Blocks of a cluster. Pairs were hardly ever faster than single blocks (benchmarks/studies/swapped_widths.py)."""
+"""Blocks of a cluster."""
 _MOST_STAGES = 12
-_IDLE = 3
-"""With tiles for less than this share of the multiprocessors, other kernels split sums along K."""
+_IDLE_SHARE = 1 / 3
+"""With tiles for fewer of the multiprocessors, other kernels split sums along K."""
 _OPTIONS = (refinements.NUM_CTAS,)
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 _AXES: Mapping[str, tuple[Value, ...]] = {
@@ -49,13 +49,13 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := any_width_space.unserved(problem, device):
+    if reason := any_width_space.unlike(problem, device):
         return reason
     if not _FEWEST_ROWS <= problem.m <= _MOST_ROWS:
         return f"M is {problem.m}: it is for {_FEWEST_ROWS} to {_MOST_ROWS} rows of A"
-    tiles = -(-problem.n // min(_WARPS)) * (1 + (problem.m > _HALVED))
-    few = f"N is {problem.n}: its {tiles} smallest tiles leave most of the device idle"
-    return few if _IDLE * tiles < device.sm_count else None
+    most = -(-problem.n // min(_WARPS))
+    few = f"N is {problem.n}: its {most} smallest tiles leave most of the device idle"
+    return few if most < _IDLE_SHARE * device.sm_count else None
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
@@ -84,11 +84,6 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
 
 
-def tiles(config: Config, problem: Problem) -> int:
-    """Tiles of the output."""
-    return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // config.integer("BLOCK_SIZE_N"))
-
-
 @rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
@@ -98,8 +93,10 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
         return f"{rows} rows: a multiple of {_STEP} up to {_MOST_ROWS} is one wgmma"
     if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
         return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
-    if config.integer(refinements.NUM_CTAS, 2) > _CLUSTER:
-        return f"clusters of {config[refinements.NUM_CTAS]}: 2 and {_CLUSTER} were run so far"
+    if config.integer(refinements.NUM_CTAS, _CLUSTER) != _CLUSTER:
+        return f"clusters of {config[refinements.NUM_CTAS]}: only clusters of {_CLUSTER} were run so far"
+    if refinements.NUM_CTAS in config and not cluster_sizes.room(_CLUSTER, device):
+        return f"clusters of {_CLUSTER}: {device.sm_count} multiprocessors may have none of so many in one GPC"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 
@@ -110,7 +107,7 @@ def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
 
 @rule("wide output", "compiled for sm_90, as for any_width", fatal=True)
 def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.too_wide_output(config, problem, device)
+    return any_width_space.too_wide_output(as_computed(config), exchanged(problem), device)
 
 
 @rule("registers", "compiled for sm_90", fatal=True, reads=(*_SIDES, "num_warps"))
@@ -133,17 +130,17 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep clusters to tiles that have all of A's rows, fill half the device, and need no wave more in clusters.
 
     Fewer tiles than that leave room for the next launch's, which those of clusters do not take: at 64 tiles,
-    72x4096x14336, clusters took 1.37 times as long as single blocks.
+    72x4096x14336, clusters took 1.36 times as long as single blocks.
     """
     ctas = config.integer(refinements.NUM_CTAS, 1)
     if ctas == 1:
         return None
     if config.integer("BLOCK_SIZE_M") < problem.m:
         return f"{config['BLOCK_SIZE_M']} rows of {problem.m}: neighbours along N would share one of two tiles' rows"
-    count, at_once = tiles(config, problem), cluster_sizes.room(ctas, device)
+    count, at_once = tiles(config, problem), ctas * cluster_sizes.clusters_at_once(ctas, device.sm_count)
     if 2 * count <= device.sm_count:
         return f"clusters of {ctas}: {count} tiles leave room for the next launch's"
-    if not at_once or -(-count // at_once) > -(-count // device.sm_count):
+    if -(-count // at_once) > -(-count // device.sm_count):
         return f"clusters of {ctas}, {at_once} blocks at once: {count} tiles would take a wave more"
     return None
 

@@ -23,10 +23,11 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.hopper import any_width_jit, cluster_sizes, output, tile, warp_specialized
+from tuner.kernels.gemm.hopper import any_width_jit, output, tile, warp_specialized
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
+from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, single
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
@@ -46,7 +47,10 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> tuple[Launch]:
-    """The launch of a config as the device computes it, of operands exchanged before or not."""
+    """The launch of a config as the device computes it.
+
+    exchanged: whether the caller exchanged the operands, so that a bias runs along the rows.
+    """
     a, weight, out = operands.a, operands.b.t(), operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
@@ -65,8 +69,8 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> 
         *destination_strides(out),
         group,
     )
-    at_once = cluster_sizes.at_once(ctas, multiprocessors(a.device.index if a.is_cuda else None))
-    return (Launch(any_width_jit.any_width_kernel, (min(tiles, at_once // ctas),), arguments, constants, options),)
+    at_once = clusters_at_once(ctas, multiprocessors(a.device.index if a.is_cuda else None))
+    return (Launch(any_width_jit.any_width_kernel, (min(tiles, at_once),), arguments, constants, options),)
 
 
 def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescriptor | torch.Tensor:
@@ -165,8 +169,8 @@ def misplaced(llir: str, config: Config) -> str | None:
     return None if behind else f"the ring of {ring} bytes is not first in shared memory: others lie at {others[:4]}"
 
 
-def placed(compiled: Any, config: Config) -> Any:
-    """A compiled config, as the device computes it, once it is known where its ring lies.
+def checked(compiled: Any, config: Config) -> Any:
+    """Return what was compiled for a config, as the device computes it, if its ring lies where wgmma reads it.
 
     Raises:
         KernelError: wgmma would read elsewhere.
@@ -181,6 +185,7 @@ def placed(compiled: Any, config: Config) -> Any:
 SOURCES = (
     *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, single),
     launched,
+    clusters_at_once,
     laid_out,
     registers_of,
     _destination,
@@ -204,7 +209,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> Any:
-    return placed(_SPEC.compile(problem, config), config)
+    return checked(_SPEC.compile(problem, config), config)
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

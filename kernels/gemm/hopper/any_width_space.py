@@ -54,10 +54,10 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    return unserved(problem, device) or _too_small(problem)
+    return unlike(problem, device) or _too_small(problem)
 
 
-def unserved(problem: Problem, device: Device) -> str | None:
+def unlike(problem: Problem, device: Device) -> str | None:
     """Why neither this kernel nor `any_height` can serve a problem on a device, or None."""
     if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason

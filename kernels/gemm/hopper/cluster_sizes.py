@@ -30,12 +30,14 @@ def untried() -> str | None:
 
 def room(ctas: int, device: Device) -> int:
     """How many blocks in clusters of `ctas` can run at once, one per multiprocessor; 0 if not even one cluster can."""
-    return 0 if device.sm_count <= _GPCS * (ctas - 1) else at_once(ctas, device.sm_count)
+    if device.sm_count <= _GPCS * (ctas - 1):
+        return 0
+    return device.sm_count if ctas <= 2 else int(_WHOLE * device.sm_count)
 
 
-def at_once(ctas: int, multiprocessors: int) -> int:
-    """`room` where one cluster can run."""
-    return multiprocessors if ctas <= 2 else int(_WHOLE * multiprocessors)
+def clusters_at_once(ctas: int, multiprocessors: int) -> int:
+    """How many clusters of `ctas` blocks run at once where any does, one block a multiprocessor; 1 at least."""
+    return max(1, (multiprocessors if ctas <= 2 else int(_WHOLE * multiprocessors)) // ctas)
 
 
 def waiting(ctas: int, tiles: int, device: Device) -> str | None:

@@ -34,7 +34,7 @@ HEIGHTS = [
     (FEW, 144, 128, 5, {}),
     (FEW, 80, 192, 5, {}),
     (FEW_WIDE, 256, 64, 4, {"num_ctas": 4}),
-    (FEW_WIDE, 256, 128, 3, {}),
+    (FEW_WIDE, 256, 128, 4, {}),
     (FEW_WIDE, 128, 64, 7, {}),
 ]
 """The same of `any_height`."""

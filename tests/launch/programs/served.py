@@ -72,8 +72,8 @@ def specialized() -> None:
 def families() -> None:
     """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
     tuner.use(sys.argv[2])
-    layout, k = [*sys.argv[4:], *("nn", "256")[len(sys.argv) - 4 :]]
-    weight = stub_matmul.half(256, int(k)).t() if layout == "nt" else stub_matmul.half(int(k), 256)
+    layout, k, n = [*sys.argv[4:], *("nn", "256", "256")[len(sys.argv) - 4 :]]
+    weight = stub_matmul.half(int(n), int(k)).t() if layout == "nt" else stub_matmul.half(int(k), int(n))
     for m in json.loads(sys.argv[3]):
         call(stub_matmul.half(m, int(k)), weight)
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
