@@ -20,7 +20,7 @@ _SWAPPED_ROWS = 256
 CLUSTER_ROWS = 256
 """Rows of A up to which `cluster_k` is compared with the other kernels: all that it serves.
 
-Source: benchmarks/results/defaults.json. With 128, the default of 709 problems of 129 to 256 rows was 1.043 times as
+Source: benchmarks/claims/defaults.py. With 128, the default of 709 problems of 129 to 256 rows was 1.043 times as
 slow as the fastest trial, at most 2.5 times, with 256 it is 1.012 times, at most 1.18 (an H200).
 """
 _LONG_K = 4096

@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
-from tuner.kernels.gemm.hopper.resources import tiles, warpgroups
+from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem
@@ -89,15 +89,11 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
     if _WARPS.get(columns) != warps:
         return f"{columns} columns for {warps} warps: 64 for 4, 128 for 8, 192 for 12"
-    if rows % _STEP or not _STEP <= rows <= _MOST_ROWS:
-        return f"{rows} rows: a multiple of {_STEP} up to {_MOST_ROWS} is one wgmma"
-    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
-        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
     if config.integer(refinements.NUM_CTAS, _CLUSTER) != _CLUSTER:
         return f"clusters of {config[refinements.NUM_CTAS]}: only clusters of {_CLUSTER} were run so far"
     if refinements.NUM_CTAS in config and not cluster_sizes.room(_CLUSTER, device):
         return f"clusters of {_CLUSTER}: {device.sm_count} multiprocessors may have none of so many in one GPC"
-    return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+    return any_width_space.no_step(rows, "rows", config)
 
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
@@ -112,9 +108,7 @@ def _wide_output(config: Config, problem: Problem, device: Device) -> str | None
 
 @rule("registers", "compiled for sm_90", fatal=True, reads=(*_SIDES, "num_warps"))
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    groups = warpgroups(config)
-    held, most = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") / (128 * groups), _MOST_SUMS[groups]
-    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+    return any_width_space.too_many_sums(config, _MOST_SUMS)
 
 
 @rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))

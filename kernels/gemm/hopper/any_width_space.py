@@ -166,12 +166,17 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
     if _WARPS.get(rows) != warps:
         return f"{rows} rows for {warps} warps: 128 or 256 for 8, 192 for 12"
-    if columns % 16 or not 16 <= columns <= _ONE_WGMMA:
-        return f"{columns} columns: a multiple of 16 up to {_ONE_WGMMA} is one wgmma"
-    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
-        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
     if config.integer(refinements.NUM_CTAS, _PAIR) != _PAIR:
         return f"clusters of {config[refinements.NUM_CTAS]}: only pairs were run so far"
+    return no_step(columns, "columns", config)
+
+
+def no_step(width: int, side: str, config: Config) -> str | None:
+    """Why a config's step along K, whose wgmmas are so wide, is none of this kernel's, or None."""
+    if width % 16 or not 16 <= width <= _ONE_WGMMA:
+        return f"{width} {side}: a multiple of 16 up to {_ONE_WGMMA} is one wgmma"
+    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
+        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 
@@ -182,9 +187,14 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     reads=(*_SIDES, "num_warps"),
 )
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    return too_many_sums(config, _MOST_SUMS)
+
+
+def too_many_sums(config: Config, most: Mapping[int, int]) -> str | None:
+    """Why a config's sums do not fit a thread's registers, with the most by the number of warpgroups, or None."""
     groups = warpgroups(config)
-    held, most = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") / (128 * groups), _MOST_SUMS[groups]
-    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+    held = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") / (128 * groups)
+    return f"a thread would hold {held:g} sums, {most[groups]} fit" if held > most[groups] else None
 
 
 @rule("widths", "measured on an H200: docs/lessons.md, Tiles of any width", reads=("BLOCK_SIZE_N",))
