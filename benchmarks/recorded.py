@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import lzma
 import math
 import statistics
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.store.records import State
+from tuner.store.store import Store
 
 ROOT = Path(__file__).parent
 DATA = ROOT / "data" / "landscapes-h200.json.gz"
@@ -122,3 +126,17 @@ def covering(lands, *, within=1.02, most=24):
         chosen.append((config, sorted(covers[config] & open_)))
         open_ -= covers[config]
     return chosen
+
+
+def shipped(path):
+    """The device of one of data/shipped-*.db.xz, and its complete trials: every config's microseconds, by problem."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "shipped.db"
+        database.write_bytes(lzma.decompress(path.read_bytes()))
+        with Store.open(str(database), read_only=True) as store:
+            (device,) = (row.device for row in store.devices())
+            found = defaultdict(dict)
+            for row in store.trials():
+                if row.outcome.state is State.COMPLETE:
+                    found[row.problem][row.config] = row.outcome.median_us
+    return device, dict(sorted(found.items()))

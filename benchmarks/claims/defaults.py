@@ -1,67 +1,59 @@
 """How much longer the default formula's config takes than the fastest trial on record, by card and rows of A.
 
-    python benchmarks/claims/defaults.py --out RESULT.json
+    python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL]
 
 The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz), of
 which the formulas' constants know nothing but those of `any_height`, fitted to ten of the H200's weights. A search
 tries few configs, so the fastest on record is not the fastest there is; and where today's default was never tried, the
-problem is left out and counted. Needs no GPU.
+problem is left out and counted. With --without the default is that of the other kernels. Needs no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import lzma
-import sqlite3
 import sys
-import tempfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tuner import Config, Problem
-from tuner.hardware.device import KNOWN, Device
+from tuner.hardware.device import Device
 from tuner.kernel import registry
+from tuner.kernels.cost import calibration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
+from recorded import shipped
 
 DATA = Path(__file__).parents[1] / "data"
-H200 = KNOWN["sm_90"]
-H100 = dataclasses.replace(
-    H200, slug="nvidia-h100-80gb-hbm3-sm90-132", l2_bytes=50 * 2**20, clock_mhz=1980, memory_gb_per_s=3352
-)
-CARDS = {"shipped-h200.db.xz": H200, "shipped-h100.db.xz": H100}
+CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
 ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256))
-TRIALS = """
-    SELECT p.m, p.n, p.k, p.a_dtype, p.epilogue, k.name, c.parameters, min(t.median_us)
-    FROM trial t JOIN problem p USING (problem_id) JOIN config c USING (config_id) JOIN kernel k USING (kernel_id)
-    WHERE t.state = 'COMPLETE' AND p.a_dtype = 'bfloat16' GROUP BY t.problem_id, t.config_id
-"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", required=True, help="the result, as JSON")
+    parser.add_argument("--without", metavar="KERNEL", help="whose default is not among the choices")
     args = parser.parse_args()
-    found = {device.slug: losses(recorded(DATA / file), device) for file, device in CARDS.items()}
+    found = {}
+    with serving_without(args.without):
+        for device, trials in (shipped(DATA / file) for file in CARDS):
+            some = {problem: times for problem, times in trials.items() if calibration.applies(problem, device)}
+            found[device.slug] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():
             print(slug, rows, each)
-    record.write(args.out, {"cards": found})
+    record.write(args.out, {"without": args.without, "cards": found})
 
 
-def recorded(path: Path) -> dict[Problem, dict[Config, float]]:
-    """The time of every config that was tried, by problem."""
-    times: dict[Problem, dict[Config, float]] = defaultdict(dict)
-    with tempfile.NamedTemporaryFile(suffix=".db") as file:
-        file.write(lzma.decompress(path.read_bytes()))
-        file.flush()
-        for m, n, k, dtype, epilogue, kernel, parameters, us in sqlite3.connect(file.name).execute(TRIALS):
-            problem = Problem(m, n, k, dtype=dtype, layout="nt", epilogue=epilogue)
-            times[problem][Config.from_json(kernel, parameters)] = us
-    return times
+def serving_without(kernel: str | None) -> Any:
+    """A context in which one kernel gives no default; its trials count as before."""
+    serving = registry.serving
+    return mock.patch.object(
+        registry,
+        "serving",
+        lambda problem, device: [spec for spec in serving(problem, device) if spec.name != kernel],
+    )
 
 
 def losses(times: dict[Problem, dict[Config, float]], device: Device) -> dict[str, dict[str, Any]]:

@@ -30,11 +30,16 @@ from tuner.problem import suite
 sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
 from commands import tuner
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "benchmarks" / "data" / "models.json"
 TABLES = ROOT / "tuner" / "tables" / "shipped"
 PACKAGE = "tuner.tables.shipped"
 MOST_BYTES = 2_000_000
+LITTLE = 0.97
+"""A row whose ratio to torch's library is less is called behind it."""
 COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling")
 MEASURED = ("exact", "family")
 """The rules of lookups that answer by what was measured of the family on the device."""
@@ -128,10 +133,19 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
     leave_out_what_serves_nothing(args.tables)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
+    for path in args.tables.glob("*.json"):
+        print(path.name, beside_torch(tables_of.load(path)))
     size = sum(path.stat().st_size for path in args.tables.glob("*.json"))
     print(f"{args.tables}: {size:,} bytes of {MOST_BYTES:,}")
     if size > MOST_BYTES:
         sys.exit("too large for the wheel: leave models out")
+
+
+def beside_torch(whole: tables_of.Table) -> dict[str, float]:
+    """What a table's rows say of torch's library: its time over theirs, and how many are more than 3% behind it."""
+    ratios = [row.vs_vendor for row in whole.rows if row.vs_vendor]
+    behind = sum(each < LITTLE for each in ratios)
+    return {"rows": len(whole.rows), "beside torch": len(ratios), "geomean": record.geomean(ratios), "behind": behind}
 
 
 def leave_out_what_serves_nothing(tables: Path) -> None:

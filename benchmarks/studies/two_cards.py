@@ -12,23 +12,19 @@ and, fitted to what they leave on the H100, trees of one question each. Needs Ca
 from __future__ import annotations
 
 import argparse
-import lzma
 import sys
-import tempfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tuner.kernels.cost import calibration
-from tuner.store.records import State
-from tuner.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
 import calibrate
 import record
+from recorded import shipped
 
 FILE = calibrate.DATA / "shipped-h100.db.xz"
 FEW = calibrate.BOOSTING | {"iterations": 100, "depth": 1}
@@ -75,17 +71,13 @@ def losses(problems: dict[Any, Any], parts: dict[str, Any], estimates: dict[str,
 
 def trials() -> tuple[dict[Any, dict[Any, float]], Any]:
     """Every 16-bit product that was tried, with the microseconds of each config, and the card."""
-    with tempfile.TemporaryDirectory() as folder:
-        database = Path(folder) / "shipped.db"
-        database.write_bytes(lzma.decompress(FILE.read_bytes()))
-        with Store.open(str(database), read_only=True) as store:
-            (device,) = (row.device for row in store.devices())
-            found: dict[Any, dict[Any, float]] = defaultdict(dict)
-            for row in store.trials():
-                known = calibration.applies(row.problem, device) and row.outcome.state is State.COMPLETE
-                if known and row.config.kernel in calibrate.KERNELS:
-                    found[row.problem][row.config] = row.outcome.median_us
-    return dict(sorted((problem, times) for problem, times in found.items() if len(times) > 1)), device
+    device, every = shipped(FILE)
+    found = {
+        problem: {config: us for config, us in times.items() if config.kernel in calibrate.KERNELS}
+        for problem, times in every.items()
+        if calibration.applies(problem, device)
+    }
+    return {problem: times for problem, times in found.items() if len(times) > 1}, device
 
 
 def ranked(base: Any, part: Any) -> Any:

@@ -20,8 +20,8 @@ _SWAPPED_ROWS = 256
 CLUSTER_ROWS = 256
 """Rows of A up to which `cluster_k` is compared with the other kernels: all that it serves.
 
-Source: benchmarks/claims/defaults.py. With 128, the default of 709 problems of 129 to 256 rows was 1.043 times as
-slow as the fastest trial, at most 2.5 times, with 256 it is 1.012 times, at most 1.18 (an H200).
+Source: benchmarks/results/defaults-without-cluster-k.json and defaults.json. Of 129 to 256 rows on an H200, defaults
+without it take 1.043 times as long as the fastest trial, at most 2.5 times, and with it 1.013 times, at most 1.18.
 """
 _LONG_K = 4096
 _FEW_COLUMNS = 16

@@ -24,7 +24,7 @@ _STEP = 16
 _HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
 """Rows of tiles."""
 _WARPS = {64: 4, 128: 8, 192: 12}
-"""Warps that multiply, by columns of a tile. Tiles of 256 columns were never faster than those of 128."""
+"""Warps that multiply, by columns of a tile."""
 _MOST_SUMS = {1: 128, 2: 128, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
 _LENGTH = 64
