@@ -1,12 +1,12 @@
-"""Trials of random problems (bf16 nt), for a fit to be held against: draws a suite, and takes a database's trials.
+"""Trials of random problems (nt), for a fit to be held against: draws a suite, and takes a database's trials.
 
-    python benchmarks/fit/scattered.py --draw 150 --seed 1 --out DRAWN.csv
+    python benchmarks/fit/scattered.py --draw 150 --seed 1 --out DRAWN.csv [--scaling block] [--least 256]
     tuner run --suite DRAWN.csv --strategy race --db NEW.db
     tuner run --suite DRAWN.csv --strategy random --trials 52 --db NEW.db
     python benchmarks/fit/scattered.py --db NEW.db --run 14 --out FILE.csv.gz
 
 A race measures what the model already likes, so its trials alone say little of what the model is wrong about: a random
-search adds the others. Shapes of benchmarks/suites are left out.
+search adds the others. Shapes of benchmarks/suites are left out. The file is of bf16; a compressed database holds all.
 """
 
 from __future__ import annotations
@@ -35,14 +35,19 @@ _MOST_WEIGHTS = 4e8
 """N * K: beyond, B does not fit a few gigabytes in several sets."""
 ROWS = (1, 4096), (5, 256), (1, 16), (17, 256)
 """M, by turns: half the problems have rows among which most choices are."""
-_SIDES = (1024, 65536), (1024, 32768)
-"""N and K."""
+_SIDES = (65536, 32768)
+"""The most of N and K."""
+_BLOCK = 128
+"""Elements along K of a scale's block."""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--draw", type=int, metavar="N", help="problems of a suite")
     parser.add_argument("--seed", type=int, default=1, help="of the drawing")
+    parser.add_argument("--rows", type=int, nargs=2, metavar=("LEAST", "MOST"), help="M; without it by several turns")
+    parser.add_argument("--least", type=int, default=1024, help="of N and K")
+    parser.add_argument("--scaling", choices=("none", "block"), default="none", help="block: of e4m3 instead of bf16")
     parser.add_argument("--db", help="take its trials")
     parser.add_argument("--run", default="1", help="the trials' run in the file")
     parser.add_argument("--out", required=True)
@@ -52,8 +57,11 @@ def main():
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     if args.draw:
-        table.writerow(("m", "n", "k", "dtype", "layout"))
-        table.writerows((*shape, "bfloat16", "nt") for shape in shapes(args.draw, args.seed))
+        scaled = args.scaling != "none"
+        table.writerow(("m", "n", "k", "dtype", "layout", "scaling"))
+        rows = (tuple(args.rows),) if args.rows else ROWS
+        drawn = shapes(args.draw, args.seed, rows, args.least, _BLOCK if scaled else 1)
+        table.writerows((*shape, "e4m3" if scaled else "bfloat16", "nt", args.scaling) for shape in drawn)
         Path(args.out).write_text(text.getvalue())
         return
     table.writerow(("run", "m", "n", "k", "kernel", "config", "us"))
@@ -64,17 +72,20 @@ def main():
         file.write(text.getvalue().encode())
 
 
-def shapes(count, seed):
-    """Random shapes, sizes spread evenly in their logarithms."""
+def shapes(count, seed, rows=ROWS, smallest=1024, multiple=1):
+    """Random shapes, sizes spread evenly in their logarithms, N and K from `smallest` on, K in whole multiples."""
     chosen = random.Random(seed)
     kept = {problem.shape for path in sorted((ROOT / "suites").glob("*.csv")) for problem in suite.load(str(path))}
     found = {}
     while len(found) < count:
-        least, most = ROWS[len(found) % len(ROWS)]
+        least, most = rows[len(found) % len(rows)]
         m = round(math.exp(chosen.uniform(math.log(least), math.log(most))))
         m -= m % chosen.choice((1, 1, 4, 8, 16)) if m > 16 else 0
         step = chosen.choice((64, 128, 256))
-        n, k = (step * round(math.exp(chosen.uniform(*map(math.log, ends))) / step) for ends in _SIDES)
+        n, k = (
+            step * max(1, round(math.exp(chosen.uniform(math.log(smallest), math.log(most))) / step)) for most in _SIDES
+        )
+        k = -(-k // multiple) * multiple
         if m * n * k <= _MOST_PRODUCTS and n * k <= _MOST_WEIGHTS and (m, n, k) not in kept:
             found[m, n, k] = None
     return list(found)
