@@ -128,12 +128,12 @@ def covering(lands, *, within=1.02, most=24):
     return chosen
 
 
-def shipped(path):
-    """The device of one of data/shipped-*.db.xz, and its complete trials: every config's microseconds, by problem."""
+def database(path):
+    """The device of one of data/*.db.xz, and its complete trials: every config's microseconds, by problem."""
     with tempfile.TemporaryDirectory() as folder:
-        database = Path(folder) / "shipped.db"
-        database.write_bytes(lzma.decompress(path.read_bytes()))
-        with Store.open(str(database), read_only=True) as store:
+        unpacked = Path(folder) / "trials.db"
+        unpacked.write_bytes(lzma.decompress(path.read_bytes()))
+        with Store.open(str(unpacked), read_only=True) as store:
             (device,) = (row.device for row in store.devices())
             found = defaultdict(dict)
             for row in store.trials():

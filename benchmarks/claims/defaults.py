@@ -2,10 +2,11 @@
 
     python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL]
 
-The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz), of
-which the formulas' constants know nothing but those of `any_height`, fitted to ten of the H200's weights. A search
-tries few configs, so the fastest on record is not the fastest there is; and where today's default was never tried, the
-problem is left out and counted. With --without the default is that of the other kernels. Needs no GPU.
+The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz). The
+calibration was fitted on them too, so these figures compare formulas: what --without a kernel's default is lost.
+What a formula loses on weights that nobody saw, benchmarks/claims/unseen.py and benchmarks/fit/calibrate.py say. A
+search tries few configs, so the fastest on record is not the fastest there is; and where today's default was never
+tried, the problem is left out and counted. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from tuner.kernels.cost import calibration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
-from recorded import shipped
+from recorded import database
 
 DATA = Path(__file__).parents[1] / "data"
 CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
+KINDS = {"16 bits": calibration.of_16_bits, "scales of blocks": calibration.of_blocks}
 ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256))
 
 
@@ -37,9 +39,10 @@ def main() -> None:
     args = parser.parse_args()
     found = {}
     with serving_without(args.without):
-        for device, trials in (shipped(DATA / file) for file in CARDS):
-            some = {problem: times for problem, times in trials.items() if calibration.applies(problem, device)}
-            found[device.slug] = losses(some, device)
+        for device, trials in (database(DATA / file) for file in CARDS):
+            for name, of_kind in KINDS.items():
+                some = {problem: times for problem, times in trials.items() if of_kind(problem, device)}
+                found[f"{device.slug}, {name}"] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():
             print(slug, rows, each)

@@ -1,12 +1,13 @@
 """What shapes that nobody tuned lose: the default for them, played against the winners that tuning finds.
 
     python benchmarks/claims/unseen.py --out FOLDER
-    python benchmarks/claims/unseen.py --held-out unseen-fourth --out FOLDER
+    python benchmarks/claims/unseen.py --held-out unseen-fifth --out FOLDER
 
 The shapes of the held-out suites are tuned into a new database. Then each is looked up as if it were not there, and
 `tuner verify --regret` plays the answer and the winner in paired rounds. The calibration's fit knows trials of the
-shapes of unseen.csv, unseen-again.csv and unseen-third.csv; those of unseen-fourth.csv no fit has seen. FOLDER must not
-exist yet. It receives the database, the compile cache, the log, and the result, unseen.json.
+weights of unseen.csv, unseen-again.csv and unseen-third.csv, and of some of unseen-fourth.csv; those of
+unseen-fifth.csv no fit has seen. FOLDER must not exist yet. It receives the database, the compile cache, the log, and
+the result, unseen.json.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 SUITES = Path(__file__).parents[1] / "suites"
-HELD_OUT = ("unseen", "unseen-again", "unseen-third", "unseen-fourth")
+HELD_OUT = ("unseen", "unseen-again", "unseen-third", "unseen-fourth", "unseen-fifth")
 RESULT = "unseen.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--held-out", action="append", metavar="SUITE", help="all four unless given; may be repeated")
+    parser.add_argument("--held-out", action="append", metavar="SUITE", help="all five unless given; may be repeated")
     parser.add_argument("--device", default="cuda:0", help="as `tuner run` takes it")
     parser.add_argument("--time-budget", default="420s", help="of the tuning, as `tuner run` takes it")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="a new folder")

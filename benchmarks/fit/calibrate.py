@@ -1,14 +1,16 @@
-"""Fit the forests of kernels/cost/calibration.py, and say by cross-validation what formulas lose that rank by them.
+"""Fit the forests of kernels/cost/calibration.py, and say by cross-validation what rankings by them lose.
 
     python benchmarks/fit/calibrate.py --out RESULT.json [--write]
 
-The trials are of kernels whose last tile reached beyond the last row. Where today's kernels move it back, what TMA took
-there speaks of nothing that is left: such trials are left out, but where other tiles hide it (`recorded.is_gone`).
+The trials are of two cards: scattered ones of random shapes, and those that ladders raced through for the tables that
+come with triton-tuner, of the shapes of models. Those of an H200 of 22 November are of kernels whose last tile reached
+beyond the last row. Where today's kernels move it back, what TMA took there speaks of nothing that is left: such trials
+are left out, but where other tiles hide it (`recorded.is_gone`).
 
 Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on features of a config
-(kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole problems, a fifth at a time, in
-several random parts. --write puts the forests of all problems into kernels/cost/calibration.npz. Needs CatBoost and no
-GPU.
+(kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole weights (N and K) of both cards,
+a fifth at a time. `of the card alone` are forests of the trials of a problem's own card, `additive` those of trees of
+one question each. --write puts the forests of all trials into kernels/cost/calibration.npz. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -20,31 +22,40 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import catboost
 import numpy as np
 
+from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
+from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
+from tuner.kernels.gemm.block_scaled import spec as block_scaled
 from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.precedence import CLUSTER_ROWS
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.space.refinements import NUM_CTAS
+from tuner.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
-from recorded import H200, ROOT, trials
+from recorded import H200, ROOT, database, trials
 
 DATA = ROOT / "data"
 SCATTERED = ("1", "2", "3", *map(str, range(6, 14)))
-SOURCES = (
+FILES = (
     *(("scattered-trials-h200.csv.gz", run) for run in SCATTERED),
     *(("unseen-trials-h200.csv.gz", run) for run in ("4", "5")),
 )
-"""Trials of today's kernels, and the run in each file."""
+"""Trials of an H200, and the run in each file."""
+DATABASES = {
+    "scattered": ("scattered-h100.db.xz", "scattered-blocks-h200.db.xz"),
+    "of models": ("shipped-h100.db.xz", "shipped-h200.db.xz"),
+}
 UNDER = "Triton 3.7.1, driver 580.159.04"
 TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
 BOOSTING = {
@@ -66,65 +77,121 @@ BEYOND = 1e9
 """No trait's value is."""
 NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
-FOLDS, PARTS = 5, 3
+FOLDS = 5
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
 KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
+KERNELS_OF_BLOCKS = ("block_scaled", "block_scaled_warp_specialized", "warp_specialized")
 MODULES = {
     "swap_ab": swap_ab,
     "cluster_k": cluster_k,
     "warp_specialized": warp_specialized,
+    "block_scaled": block_scaled,
+    "block_scaled_warp_specialized": block_scaled_warp_specialized,
 }
 """Whose `terms` are the cost model's."""
 
 
+class Case(NamedTuple):
+    """A problem on a card, and whether its trials are scattered or of a model's shapes."""
+
+    problem: Problem
+    device: Device
+    source: str
+
+    @property
+    def group(self):
+        scaled = ", scales of blocks" if self.problem.scaling == "block" else ""
+        return f"{self.device.name.split()[1]}, {self.source}{scaled}"
+
+    @property
+    def weight(self):
+        return self.problem.n, self.problem.k
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="the forests of all problems to calibration.npz")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="the forests of all trials to calibration.npz")
     parser.add_argument("--out")
-    parser.add_argument("--also", nargs=2, action="append", default=[], metavar=("FILE", "RUN"), help="more trials")
     parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
     args = parser.parse_args()
-    found = recorded(args.also)
-    parts = parts_of(found)
+    found = recorded()
+    parts, devices = parts_of(found), sorted({case.device.slug for case in found})
     if args.only_fit:
-        write(parts)
+        write(parts, devices)
         return
-    summary = {"problems": len(found), "trials": {name: len(part.rows) for name, part in parts.items()}}
-    picks = {"cost model": [chosen(found, parts, {name: part.estimates for name, part in parts.items()})]}
-    folds = [drawn(len(found), seed) for seed in range(PARTS)]
-    for name, boosting in (("calibrated, held out", BOOSTING), ("additive, held out", ADDITIVE)):
-        picks[name] = [chosen(found, parts, held_out(parts, fold, boosting)) for fold in folds]
-    summary |= {name: losses(several) for name, several in picks.items()}
-    for name, figures in summary.items():
-        print(f"{name:32} {figures}")
+    cases = list(found)
+    folds = folds_of(cases)
+    cards = np.array([case.device.slug for case in cases])
+    rankings = {
+        "cost model": {name: part.estimates for name, part in parts.items()},
+        "forests, held out": held_out(parts, folds),
+        "of the card alone, held out": held_out(parts, folds, among=cards),
+        "additive, held out": held_out(parts, folds, boosting=ADDITIVE),
+    }
+    groups = sorted({case.group for case in cases})
+    summary = {
+        "problems": {group: sum(case.group == group for case in cases) for group in groups},
+        "weights": len({case.weight for case in cases}),
+        "trials": {name: len(part.rows) for name, part in parts.items()},
+    }
+    for ranking, estimates in rankings.items():
+        picks = chosen(found, parts, estimates)
+        for group in groups:
+            figures = losses({case: slower for case, slower in picks.items() if case.group == group})
+            summary.setdefault(group, {})[ranking] = figures
+            print(f"{group:40} {ranking:28} {figures}", flush=True)
     if args.write:
-        write(parts)
+        write(parts, devices)
     if args.out:
         record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
 
 
-def recorded(also=()):
-    """Every problem's trials, of all sources and of others."""
+def recorded():
+    """Every case's trials of kernels that have a forest, of all sources."""
     found = defaultdict(dict)
-    for file, run in (*SOURCES, *also):
+    for file, run in FILES:
         for problem, times in trials(DATA / file, run).items():
-            found[problem] |= times
-    return dict(sorted(found.items()))
+            found[Case(problem, H200, "scattered")] |= times
+    for source, files in DATABASES.items():
+        for file in files:
+            device, every = database(DATA / file)
+            for problem, times in every.items():
+                if calibration.of_16_bits(problem, device) or calibration.of_blocks(problem, device):
+                    found[Case(problem, device, source)] |= times
+    kept = {
+        case: {config: us for config, us in times.items() if config.kernel in kernels_of(case.problem)}
+        for case, times in found.items()
+    }
+    return {case: times for case, times in kept.items() if len(times) > 1}
+
+
+def kernels_of(problem):
+    return KERNELS_OF_BLOCKS if problem.scaling == "block" else KERNELS
+
+
+def folds_of(cases):
+    """With which part each case is held out: all of a weight's with the same."""
+    weights = sorted({case.weight for case in cases})
+    drawn = np.random.default_rng(0).permutation(len(weights)) % FOLDS
+    part_of = dict(zip(weights, drawn, strict=True))
+    return np.array([part_of[case.weight] for case in cases])
 
 
 def chosen(found, parts, estimates):
-    """By problem: how much slower the config of least estimate is than the fastest trial."""
+    """By case: how much slower the config of least estimate is than the fastest trial."""
     least = {}
-    problems = list(found)
+    cases = list(found)
     for name, part in parts.items():
         for row, estimate in zip(part.rows, estimates[name], strict=True):
-            if ranked(row[1], problems[row[0]]):
+            if ranked(row[1], cases[row[0]].problem):
                 least[row[0]] = min(least.get(row[0], (math.inf, 0.0)), (estimate, row[5]))
-    return {problems[number]: slower for number, (_, slower) in least.items()}
+    return {cases[number]: slower for number, (_, slower) in least.items()}
 
 
 def ranked(config, problem):
     """Whether a default formula looks at a config."""
+    if problem.scaling == "block":
+        return config.kernel != "warp_specialized"
     if config.kernel == "gemv" and problem.m > 1:
         return False
     if config.kernel == "cluster_k":
@@ -136,14 +203,14 @@ def ranked(config, problem):
     return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
 
 
-def losses(several):
-    """Geometric mean, worst, and how many lose more than 10%, over several divisions of the problems."""
-    flat = [slower for one in several for slower in one.values()]
+def losses(slower):
+    """Geometric mean, worst, and how many lose more than 10%."""
     by_rows = {}
     for least, most in ROWS:
-        some = [slower for one in several for problem, slower in one.items() if least <= problem.m <= most]
+        some = [one for case, one in slower.items() if least <= case.problem.m <= most]
         if some:
             by_rows[f"{least} to {most} rows"] = round(record.geomean(some), 4)
+    flat = list(slower.values())
     return {
         "geomean": round(record.geomean(flat), 4),
         "worst": round(max(flat), 3),
@@ -152,32 +219,35 @@ def losses(several):
     }
 
 
-def write(parts):
+def write(parts, devices):
     """Everything that `calibration.forest_of` reads, and where it comes from."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
-    arrays = {"about": json.dumps({"device": H200.slug, "trials_under": UNDER, "model": fingerprint(), **head})}
+    arrays = {"about": json.dumps({"devices": devices, "trials_under": UNDER, "model": fingerprint(), **head})}
     for name, part in parts.items():
         found = forest(part)._asdict()
         arrays |= {f"{name}/{field}": array for field, array in found.items()}
     np.savez_compressed(TARGET, **arrays)
 
 
-def seen(config, problem, device=H200):
+def seen(config, problem, device):
     """A config's raw estimate and its features."""
     if config.kernel == "gemv":
         us = stream.streamed(config, problem, device)
         return us, features.of_streams(config, problem, device, us)
-    inner, shown, swapped = config, problem, False
-    if config.kernel in ("swap_ab", "cluster_k"):
-        inner, shown, swapped = swap_ab.exchanged_tile(config), exchanged(problem), True
-    elif config.kernel == "warp_specialized":
-        (inner, shown), swapped = specialized.as_computed(config, problem), bool(config.get("SWAP_AB", False))
+    swapped = turned(config)
+    inner = config
+    if config.kernel == "warp_specialized":
+        inner, _ = specialized.as_computed(config, problem)
+    elif swapped:
+        inner = swap_ab.exchanged_tile(config)
     terms = MODULES[config.kernel].terms(config, problem, device)
+    shown = exchanged(problem) if swapped else problem
     return terms.us, features.of_tiles(terms, inner, shown, device, exchanged=swapped)
 
 
-def name_of(config):
-    return calibration.name_of(config, exchanged=bool(config.get("SWAP_AB", False)))
+def turned(config):
+    """Whether a kernel exchanges its operands."""
+    return config.kernel in ("swap_ab", "cluster_k") or bool(config.get("SWAP_AB", False))
 
 
 class Part:
@@ -194,13 +264,13 @@ class Part:
         self.weights = np.exp(-np.minimum(slower, 3) / NEAR) + FAR
 
 
-def parts_of(found, device=H200):
+def parts_of(found):
     listed = defaultdict(list)
-    for number, (problem, every) in enumerate(found.items()):
-        times = {config: us for config, us in every.items() if config.kernel in KERNELS}
-        best = min(times.values(), default=math.nan)
+    for number, ((problem, device, _), times) in enumerate(found.items()):
+        best = min(times.values())
         for config, us in times.items():
-            listed[name_of(config)].append((number, config, us, *seen(config, problem, device), us / best))
+            name = calibration.name_of(config, exchanged=turned(config), scaled=problem.scaling == "block")
+            listed[name].append((number, config, us, *seen(config, problem, device), us / best))
     return {name: Part(rows) for name, rows in sorted(listed.items())}
 
 
@@ -216,20 +286,18 @@ def predicted(part, chosen, forests):
     return part.estimates[chosen] + np.clip(corrections, -calibration.MOST, calibration.MOST)
 
 
-def drawn(count, seed):
-    """Which of the parts each of several things is held out with."""
-    return np.random.default_rng(seed).permutation(count) % FOLDS
-
-
-def held_out(parts, fold, boosting=BOOSTING):
-    """Every trial's log estimate, by forests that saw nothing of the problems that have its own's part."""
+def held_out(parts, folds, *, boosting=BOOSTING, among=None):
+    """Every trial's log estimate, by forests that saw nothing of the cases of its own's fold, nor of others `among`."""
     found = {}
     for name, part in parts.items():
-        found[name] = np.zeros(len(part.rows))
-        for number in range(FOLDS):
-            out = fold[part.problems] == number
-            if out.any():
-                found[name][out] = predicted(part, out, fitted(part, ~out, boosting))
+        found[name] = part.estimates.copy()
+        groups = np.zeros(len(part.rows)) if among is None else among[part.problems]
+        for group in np.unique(groups):
+            for number in range(FOLDS):
+                out = (folds[part.problems] == number) & (groups == group)
+                known = (folds[part.problems] != number) & (groups == group)
+                if out.any() and known.any():
+                    found[name][out] = predicted(part, out, fitted(part, known, boosting))
     return found
 
 

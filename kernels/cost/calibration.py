@@ -1,9 +1,10 @@
 """Estimates corrected by what was measured: a forest of regression trees for each kernel, over a config's features.
 
-`calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on scattered trials of an H200 (16-bit
-operands, B stored [N, K]), where they come from, and the fingerprint of the cost model that they were fitted on: they
-are not used with another. Trees are oblivious: all nodes of a level ask the same, and so the leaves of all trees are
-found by a few array operations. Elsewhere the cost model's estimates stand as they are.
+`calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on trials of an H200 and an H100 (B stored
+[N, K]; 16-bit operands, and fp8 ones with scales of blocks), where they come from, and the fingerprint of the cost
+model that they were fitted on: they are not used with another. Trees are oblivious: all nodes of a level ask the same,
+and so the leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they
+are.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MEASURED_ON = "sm_90"
 """The architecture whose trials the forests were fitted on."""
 MOST = 0.7
 """The largest correction, in log time: twice as long, or half."""
+MOST_SCALED_ROWS = 256
+"""Rows of A up to which there are trials of scales of blocks."""
 LEAF_UNIT = 1e-4
 """The unit of a leaf's part of a correction."""
 
@@ -57,12 +60,32 @@ class Forest(NamedTuple):
     bias: np.ndarray[Any, np.dtype[np.float64]]
 
 
+def of_16_bits(problem: Problem, device: Device) -> bool:
+    """Whether a problem on a device is one of 16-bit operands as those whose trials the forests were fitted on."""
+    sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
+    return sizes == {2} and _is_alike(problem, device)
+
+
+def of_blocks(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
+    """Whether it is one of operands with scales of blocks as those; `exchanged` says that the problem is."""
+    few = (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
+    return few and problem.scaling == "block" and problem.layout == "nt" and _is_alike(problem, device)
+
+
+def _is_alike(problem: Problem, device: Device) -> bool:
+    return device.arch == MEASURED_ON and problem.op == "matmul" and not any(odd_rows.odd(problem))
+
+
 @functools.lru_cache(maxsize=1024)
 def applies(problem: Problem, device: Device) -> bool:
-    """Whether the forests speak of a problem on a device."""
-    sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
-    speaks = device.arch == MEASURED_ON and sizes == {2} and problem.op == "matmul" and not any(odd_rows.odd(problem))
-    return speaks and fits()
+    """Whether the forests of kernels of 16-bit operands speak of a problem on a device."""
+    return of_16_bits(problem, device) and fits()
+
+
+@functools.lru_cache(maxsize=1024)
+def applies_to_blocks(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
+    """Whether the forests of kernels that scale blocks speak of a problem on a device; `exchanged` as `of_blocks`."""
+    return of_blocks(problem, device, exchanged=exchanged) and fits()
 
 
 def applies_to_streams(problem: Problem, device: Device) -> bool:
@@ -97,12 +120,13 @@ def of_tiles(
         device: where.
         exchanged: whether the device computes the transposed output.
     """
-    if not applies(problem, device):
+    scaled = problem.scaling == "block"
+    if not (applies_to_blocks(problem, device, exchanged=exchanged) if scaled else applies(problem, device)):
         return [terms.us for terms, _ in estimated]
     return _corrected(
         (
             terms.us,
-            name_of(config, exchanged=exchanged),
+            name_of(config, exchanged=exchanged, scaled=scaled),
             features.of_tiles(terms, config, problem, device, exchanged=exchanged),
         )
         for terms, config in estimated
@@ -129,11 +153,16 @@ def _corrected(estimated: Iterable[tuple[float, str, Mapping[str, float]]]) -> l
     return found
 
 
-def name_of(config: Config, *, exchanged: bool) -> str:
-    """The name of a config's forest: a kernel that loads in two ways, or that may exchange its operands, has two."""
-    if config.kernel == "swap_ab":
-        return f"swap_ab by {config['LOADS']}"
-    return f"{config.kernel} exchanged" if exchanged and config.kernel == "warp_specialized" else config.kernel
+def name_of(config: Config, *, exchanged: bool, scaled: bool = False) -> str:
+    """The name of a config's forest.
+
+    A kernel that loads in two ways has two, `warp_specialized` others for exchanged operands and for scales of blocks.
+    """
+    if config.kernel in ("swap_ab", "block_scaled"):
+        return f"{config.kernel} by {config['LOADS']}"
+    if config.kernel != "warp_specialized":
+        return config.kernel
+    return f"warp_specialized{' exchanged' if exchanged else ''}{' of blocks' if scaled else ''}"
 
 
 def corrections(forest: Forest, several: Sequence[Mapping[str, float]]) -> list[float]:

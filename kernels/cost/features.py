@@ -39,6 +39,7 @@ def of_tiles(terms: Terms, config: Config, problem: Problem, device: Device, *, 
     programs, each, trigger = terms.programs, terms.each, config.integer(refinements.PDL_TRIGGER)
     return {
         **_of_sides(sides, problem, device, exchanged),
+        "exchanged": float(exchanged),
         "ragged_m": terms.beyond_m / sides.rows,
         "ragged_n": terms.beyond_n / sides.width,
         "over_m": terms.beyond_m / (problem.m + terms.beyond_m),

@@ -30,6 +30,12 @@ _LOOPS = (
     ("cluster_k", Loop(by_tma=True, in_cluster=True, exchanged=True)),
     ("warp_specialized", Loop(by_tma=True, persistent=True, specialized=True)),
 )
+_OF_BLOCKS = (
+    ("block_scaled", Loop(by_tma=False, exchanged=True)),
+    ("block_scaled", Loop(by_tma=False)),
+    ("block_scaled_warp_specialized", Loop(by_tma=True, persistent=True, specialized=True)),
+)
+"""Of operands with scales of blocks."""
 _LATE = {refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP, "num_stages": 3}
 _VARIANTS: tuple[Mapping[str, Value], ...] = (
     {"num_stages": 1},
@@ -51,13 +57,15 @@ def _probed() -> Iterator[Mapping[str, float]]:
     """Features of the probes: every shape and loop, tiles and pipelines in turn."""
     for place, (m, n, k) in enumerate(_SHAPES):
         problem = Problem(m, n, k, dtype="bf16", layout="nt")
-        for turn, (kernel, loop) in enumerate(_LOOPS):
+        scaled = Problem(m, n, k, dtype="e4m3", layout="nt", scaling="block")
+        for turn, (kernel, loop) in enumerate((*_LOOPS, *_OF_BLOCKS)):
+            shown = problem if turn < len(_LOOPS) else scaled
             rows, columns, rest, length, warps = _TILES[(place + turn) % len(_TILES)]
             sides = {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": columns, "BLOCK_SIZE_N_REST": rest, "BLOCK_SIZE_K": length}
             own = _VARIANTS[(2 * place + turn) % len(_VARIANTS)]
             config = Config(kernel, **{**sides, "num_warps": warps, **own})
-            terms = cost.terms(config, problem, _DEVICE, loop)
-            yield features.of_tiles(terms, config, problem, _DEVICE, exchanged=loop.exchanged)
+            terms = cost.terms(config, shown, _DEVICE, loop)
+            yield features.of_tiles(terms, config, shown, _DEVICE, exchanged=loop.exchanged)
         few = problem.with_shape(1 + place, m, k)
         config = Config("gemv", BLOCK_SIZE_N=1 << place, BLOCK_SIZE_K=1024 >> place, SPLIT_K=1 + place % 2, num_warps=2)
         yield features.of_streams(config, few, _DEVICE, stream.streamed(config, few, _DEVICE))

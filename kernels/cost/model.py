@@ -73,12 +73,14 @@ class Candidates(NamedTuple):
         tile: its model.
         splits: every SPLIT_K.
         variants: of these each, what expanding the point changes.
+        added_cycles: to each step along K.
     """
 
     point: Config
     tile: Tile
     splits: Sequence[int]
     variants: Callable[[int], Iterable[Mapping[str, Value]]]
+    added_cycles: float = 0.0
 
 
 def near_least(tiles: Iterable[Candidates]) -> dict[Config, Terms]:
@@ -90,7 +92,7 @@ def near_least(tiles: Iterable[Candidates]) -> dict[Config, Terms]:
         for splits in one.splits:
             if least_us(one.tile, splits) <= TIMES * least:
                 for parameters in one.variants(splits):
-                    estimated = of_tile(one.tile, parameters)
+                    estimated = of_tile(one.tile, parameters, one.added_cycles)
                     least = min(least, estimated.us)
                     found.append((estimated, one.point, parameters))
     return {

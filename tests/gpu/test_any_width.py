@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
 ]
 SPEC = registry.find("matmul", "any_width")
-TILES = {128: (8, range(144, 256, 16)), 192: (12, range(144, 208, 16)), 256: (8, range(144, 208, 16))}
+TILES = {128: (8, (80, *range(144, 256, 16))), 192: (12, range(144, 208, 16)), 256: (8, range(144, 208, 16))}
 """Warps and widths by rows of a tile."""
 STAGES = 3
 POWERS_OF_TWO = Config(
@@ -64,6 +64,8 @@ PAIR, PAIR_B = {"num_ctas": 2}, {"num_ctas": 2, "SHARE_B": True}
 CASES = [
     (nt(2048, 3584, 1024), tile(128, 224, num_stages=4)),
     (nt(1000, 1992, 1000), tile(128, 176, num_stages=5)),
+    (nt(256, 5120, 8192), tile(128, 80, num_stages=7, **PAIR_B)),
+    (nt(193, 4616, 1000, epilogue="bias+silu", out_dtype="fp32"), tile(128, 80, num_stages=6, **PAIR_B)),
     (nt(129, 144, 32), tile(128, 240)),  # tiles larger than the output, and one step that is half empty
     (nt(130, 5000, 72), tile(256, 144)),  # more rows in a tile than the output has
     (nt(2100, 1608, 4096, epilogue="bias+gelu"), tile(192, 160, num_stages=4)),

@@ -59,7 +59,7 @@ def test_one_range_asks_and_compiles_for_itself_alone(called):
 def test_ms_beyond_256_prepare_nothing_until_one_below_is_called(called):
     report = called("half", "usual", 512, 4096, 300, 257, 40, 7)
     assert [call["asked"] for call in report.printed["calls"][:4]] == [2, 2, 2, 2]
-    assert [call["asked"] for call in report.printed["calls"][4:]] == [2 * 9 - 1, 0]
+    assert [call["asked"] for call in report.printed["calls"][4:]] == [2 * 11 - 1, 0]
 
 
 def test_launches_and_what_is_logged_are_those_of_a_process_that_prepares_nothing(called):
@@ -102,7 +102,7 @@ def test_a_strict_process_asks_for_what_it_calls_alone(called):
 
 def test_operands_that_lie_otherwise_get_the_formulas_answers_ahead_and_their_binaries_when_called(called):
     report = called("unaligned", "usual", 20, 200, 1)
-    assert [call["asked"] for call in report.printed["calls"]] == [2, 2 * 9 - 3, 0]
+    assert [call["asked"] for call in report.printed["calls"]] == [2, 2 * 11 - 3, 0]
 
 
 def test_threads_that_call_a_family_first_launch_what_one_does(called):

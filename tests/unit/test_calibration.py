@@ -14,10 +14,12 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration, features, fingerprint, terms, tile
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
+from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
+H100 = replace(H200, slug="nvidia-h100-80gb-hbm3-sm90-132", l2_bytes=52_428_800, memory_gb_per_s=3350)
 TILE = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "SPLIT_K": 1}
 SWAPPED = Config("swap_ab", **TILE, LOADS="tma", num_stages=6, num_warps=4, launch_pdl=True, PDL_TRIGGER=8)
 
@@ -28,6 +30,10 @@ NAMES = (
     *(f"swap_ab by {loads}" for loads in WAYS),
     "warp_specialized",
     "warp_specialized exchanged",
+    *(f"block_scaled by {loads}" for loads in WAYS),
+    "block_scaled_warp_specialized",
+    "warp_specialized of blocks",
+    "warp_specialized exchanged of blocks",
 )
 
 
@@ -68,7 +74,7 @@ def test_the_shipped_forests_were_fitted_on_the_shipped_cost_model():
 @pytest.fixture
 def other_model(monkeypatch):
     """A cost model of another constant, from which the forests know nothing."""
-    caches = (fingerprint.fingerprint, calibration.fits, calibration.applies)
+    caches = (fingerprint.fingerprint, calibration.fits, calibration.applies, calibration.applies_to_blocks)
     for one in caches:
         one.cache_clear()
     monkeypatch.setattr(terms, "_IN_TURNS", 1.3)
@@ -83,6 +89,7 @@ def test_forests_of_another_model_are_not_used_and_one_warning_says_so(caplog):
     for _ in range(2):
         assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) == model_us(SWAPPED, problem)
         assert not calibration.applies(linear(16, 4096, 4096), H200)
+        assert not calibration.applies_to_blocks(linear(16, 4096, 4096, dtype="e4m3", scaling="block"), H200)
     (warning,) = (record for record in caplog.records if record.name == calibration.__name__)
     assert "fitted on another cost model" in warning.getMessage()
 
@@ -148,6 +155,31 @@ def test_every_trait_of_the_file_is_one_that_configs_have():
         assert found.asked.max() < len(found.features)
         assert found.thresholds.shape == found.asked.shape
         assert np.isfinite(found.bias)
+
+
+@pytest.mark.parametrize("device", [H200, H100], ids=lambda device: device.slug)
+@pytest.mark.parametrize("shape", [(1, 256, 7168), (4, 576, 7168), (32, 1024, 4096)], ids=str)
+def test_few_columns_with_scales_of_blocks_are_split_along_k_as_what_was_fastest_on_record(shape, device):
+    """Both cards' best trials are of `block_scaled` in 8 or 14 splits, up to twice as fast as unsplit ones."""
+    problem = linear(*shape, dtype="e4m3", scaling="block")
+    default = registry.default_config(problem, device)
+    assert default.kernel == "block_scaled"
+    assert default.integer("SPLIT_K") >= 6
+
+
+def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate():
+    many, few = (linear(m, 4096, 7168, dtype="e4m3", scaling="block") for m in (257, 256))
+    config = block_scaled_warp_specialized.default_config(many, H200)
+    modelled = [block_scaled_warp_specialized.terms(config, problem, H200).us for problem in (many, few)]
+    estimated = [block_scaled_warp_specialized.estimate_us(config, problem, H200) for problem in (many, few)]
+    assert estimated[0] == modelled[0]
+    assert estimated[1] != modelled[1]
+
+
+def test_rows_are_those_of_a_whichever_way_the_device_computes():
+    problem = linear(64, 4096, 7168, dtype="e4m3", scaling="block")
+    assert calibration.applies_to_blocks(exchanged(problem), H200, exchanged=True)
+    assert not calibration.applies_to_blocks(problem.exchanged(), H200)
 
 
 def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():

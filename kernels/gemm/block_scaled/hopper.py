@@ -6,6 +6,7 @@ In Gluon. Scales come through the ring of stages with the operands, by TMA if it
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
+from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
@@ -128,8 +130,14 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate."""
-    return terms(config, problem, device).us
+    """The cost model's estimate, calibrated."""
+    return _estimates([config], problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    listed = list(configs)
+    estimated = [(terms(config, problem, device), config) for config in listed]
+    return dict(zip(listed, calibration.of_tiles(estimated, problem, device), strict=True))
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -140,7 +148,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return (-config.integer("GROUP_SIZE_M"), config.integer("EPILOGUE_PARTS"), -config.integer("BLOCK_SIZE_N"))
 
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    return tried.best(estimated, ties=ties) or tried.smallest()
+    return tried.best(estimated, ties=ties, among=_estimates(tried.programs(), problem, device)) or tried.smallest()
 
 
 SPEC = gemm_spec(

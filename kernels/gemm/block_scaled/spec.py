@@ -13,8 +13,11 @@ from typing import Any
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import SCALE_GROUP, Operands, placement
+from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placement
+from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, splitting, sums
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
@@ -103,11 +106,30 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     }
 
 
-def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate; every step's products are scaled before the next step is multiplied."""
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms; every step's products are scaled before the next step is multiplied."""
     inner, computed = _view(config, problem)
-    loop = Loop(splitting.by_tma(config), exchanged=bool(config["SWAP_AB"]))
-    return cost.of_tile(tile_of(Sides.of(inner), loop, computed, device), inner, _SCALING_CYCLES).us
+    return cost.of_tile(tile_of(Sides.of(inner), _loop(config), computed, device), inner, _SCALING_CYCLES)
+
+
+def _loop(config: Config) -> Loop:
+    return Loop(splitting.by_tma(config), exchanged=bool(config["SWAP_AB"]))
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """The cost model's estimate, calibrated."""
+    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
+
+
+def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
+    """The estimates, corrected by the calibration: exchanged operands have forests of their own."""
+    found = dict[Config, float]()
+    for swapped in (False, True):
+        some = {config: one for config, one in models.items() if bool(config["SWAP_AB"]) is swapped}
+        estimated = [(one, _view(config, problem)[0]) for config, one in some.items()]
+        computed = exchanged(problem) if swapped else problem
+        found |= dict(zip(some, calibration.of_tiles(estimated, computed, device, exchanged=swapped), strict=True))
+    return found
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -116,11 +138,31 @@ def default_config(problem: Problem, device: Device) -> Config:
     def ties(config: Config) -> tuple[float, ...]:
         return *splitting.tie_break(*_view(config, problem), device), abs(config.integer("GROUP_SIZE_M", 1) - 8)
 
-    loads = splitting.loads(problem.unscaled(), device)[-1:]
+    tried = space(problem, device)
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    found = space(problem, device).narrowed(LOADS=loads).best(estimated, ties=ties)
+    if calibration.applies_to_blocks(problem, device):
+        found = tried.best(estimated, ties=ties, among=_corrected(_shortlist(tried, problem, device), problem, device))
+    else:
+        found = tried.narrowed(LOADS=splitting.loads(problem.unscaled(), device)[-1:]).best(estimated, ties=ties)
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
+
+
+def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:
+    """The configs whose estimate by the cost model is near the least one, with the model's terms."""
+
+    def variants(inner: Config, computed: Problem, splits: int) -> Iterator[dict[str, Value]]:
+        for stages in splitting.depths_of(inner, splits, computed, device):
+            yield {"SPLIT_K": splits, "num_stages": stages}
+
+    def tiles() -> Iterator[Candidates]:
+        for point in dict.fromkeys(map(tried.canonicalize, tried.points())):
+            inner, computed = _view(point, problem)
+            tile = tile_of(Sides.of(inner), _loop(point), computed, device)
+            splits = splitting.splits_of(inner, computed, device)
+            yield Candidates(point, tile, splits, functools.partial(variants, inner, computed), _SCALING_CYCLES)
+
+    return cost.near_least(tiles())
 
 
 def _view(config: Config, problem: Problem) -> tuple[Config, Problem]:

@@ -24,7 +24,13 @@ _LENGTH = 64
 _WARPS = {128: 8, 192: 12, 256: 8}
 """Warps that multiply, by rows of a tile."""
 _WIDTHS = (*range(144, 256, 16),)
-"""Columns of tiles. 128 and 256 are as fast in `warp_specialized`, and narrower tiles were slower."""
+"""Columns of tiles. 128 and 256 are as fast in `warp_specialized`, and narrower tiles were slower, but for one."""
+_NARROW, _NARROW_ROWS = 80, 256
+"""Columns of tiles that fill one wave with up to so many rows of A, two tiles of 128.
+
+Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of what is fastest else
+for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
+"""
 _ONE_WGMMA = 256
 _MOST_SUMS = {2: 192, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 232 or 160."""
@@ -42,7 +48,7 @@ _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 _AXES: Mapping[str, tuple[Value, ...]] = {
     "BLOCK_SIZE_M": tuple(_WARPS),
-    "BLOCK_SIZE_N": _WIDTHS,
+    "BLOCK_SIZE_N": (_NARROW, *_WIDTHS),
     "num_warps": tuple(sorted({*_WARPS.values()})),
     "BLOCK_SIZE_K": (_LENGTH,),
     "GROUP_SIZE_M": (1,),
@@ -86,13 +92,14 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile with the deepest ring that fits, in every order of tiles; for odd rows also in pairs.
 
-    The blocks of a pair share the loads of the larger side.
+    The blocks of a pair share the loads of the larger side; those of a narrow tile's, which has a pair in any case, its
+    columns of B, for that is the pair of all rows.
     """
-    tiles = [config]
-    if any(odd_rows.odd(problem)):
+    tiles, columns = [config], config.integer("BLOCK_SIZE_N")
+    if columns == _NARROW or any(odd_rows.odd(problem)):
         pair = config.replace(num_ctas=_PAIR)
-        wide = config.integer("BLOCK_SIZE_N") > config.integer("BLOCK_SIZE_M")
-        tiles.append(pair.replace(SHARE_B=True) if wide else pair)
+        down = columns == _NARROW or columns > config.integer("BLOCK_SIZE_M")
+        tiles.append(pair.replace(SHARE_B=True) if down else pair)
     rows = -(-problem.m // config.integer("BLOCK_SIZE_M"))
     for tile in tiles:
         for group in dict.fromkeys(min(group, rows) for group in _GROUPS):
@@ -197,10 +204,16 @@ def too_many_sums(config: Config, most: Mapping[int, int]) -> str | None:
     return f"a thread would hold {held:g} sums, {most[groups]} fit" if held > most[groups] else None
 
 
-@rule("widths", "measured on an H200: docs/lessons.md, Tiles of any width", reads=("BLOCK_SIZE_N",))
-def _widths(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    columns = config["BLOCK_SIZE_N"]
-    return f"{columns} columns: {_WIDTHS[0]} to {_WIDTHS[-1]} are tried" if columns not in _WIDTHS else None
+@rule("widths", "measured: docs/lessons.md, Tiles of any width; the constants here", reads=_SIDES)
+def _widths(config: Config, problem: Problem, device: Device) -> str | None:
+    columns, tried = config.integer("BLOCK_SIZE_N"), _widths_of(config.integer("BLOCK_SIZE_M"), problem, device)
+    return f"{columns} columns: {', '.join(map(str, tried))} are tried" if columns not in tried else None
+
+
+def _widths_of(rows: int, problem: Problem, device: Device) -> tuple[int, ...]:
+    """Columns of tiles of so many rows that are worth trying."""
+    few = rows == _FEWEST_ROWS and problem.m <= _NARROW_ROWS
+    return (_NARROW, *_WIDTHS) if few and 2 * -(-problem.n // _NARROW) <= device.sm_count else _WIDTHS
 
 
 @rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=_SIDES)
@@ -233,7 +246,7 @@ def _least(problem: Problem, device: Device) -> int:
     return min(
         _busiest(rows, columns, problem, device)
         for rows, warps in _WARPS.items()
-        for columns in _WIDTHS
+        for columns in _widths_of(rows, problem, device)
         if rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and warps > _WARPS[128])
     )
 

@@ -16,6 +16,7 @@ PLAIN = Problem(2048, 3584, 18944, dtype="bf16", layout="nt")
 WIDE = Problem(640, 10240, 5120, dtype="fp16", layout="nt", out_dtype="fp32", epilogue="bias+gelu")
 ODD = Problem(5000, 5000, 5000, dtype="bf16", layout="nt")
 FEW = Problem(129, 7168, 8192, dtype="bf16", layout="nt", epilogue="bias+gelu")
+TWO_TILES = Problem(250, 5120, 8192, dtype="bf16", layout="nt", epilogue="bias")
 FEW_WIDE = Problem(250, 7168, 8192, dtype="fp16", layout="nt", out_dtype="fp32")
 TILES = [
     (PLAIN, 128, 224, 4, {}),
@@ -27,6 +28,8 @@ TILES = [
     (ODD, 256, 160, 4, {"num_ctas": 2}),
     (ODD, 128, 240, 4, {"num_ctas": 2, "SHARE_B": True}),
     (ODD, 192, 144, 4, {"num_ctas": 2}),
+    (TWO_TILES, 128, 80, 7, {}),
+    (TWO_TILES, 128, 80, 7, {"num_ctas": 2, "SHARE_B": True}),
 ]
 """Of `any_width`: problems, rows, columns, stages and options."""
 HEIGHTS = [
