@@ -291,7 +291,7 @@ def _report_tables(
     for one in kernels or ():
         click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
         for failure in one.failed:
-            click.echo(f"did not compile, left out: {failure}", err=True)
+            click.echo(f"left out of the kernels: {failure}", err=True)
     _say_left_out(selection)
     if lines is not None:
         click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")
