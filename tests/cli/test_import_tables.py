@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,34 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{\n  "forma', b"\x00\xff", b"[]", b"null"], ids=repr)
+@pytest.mark.parametrize("kind", ["file", "folder", "zip", "gztar"])
+def test_what_is_named_as_a_table_and_is_none_is_one_line_and_nothing_is_written(run, folders, tmp_path, kind, content):
+    older, _ = folders
+    path = older / f"matmul--{B200.slug}.json"
+    path.write_bytes(content)
+    place = {"file": path, "folder": older}.get(kind) or shutil.make_archive(
+        str(tmp_path / "a"), kind, tmp_path, "older"
+    )
+    code, out, err = run("import", place, "--out", tmp_path / "out")
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert re.search(f"older/matmul--{B200.slug}.json: (not|neither) a table", err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_lies_beside_tables_and_is_not_named_as_one_is_passed_over(run, folders, tmp_path):
+    older, _ = folders
+    (older / "notes.json").write_text("[]")
+    (older / f"._matmul--{B200.slug}.json").write_bytes(b"\x00\x05\x16\x07")  # as macOS adds to archives
+    kernels = older / f"matmul--{B200.slug}.kernels"
+    kernels.mkdir()
+    (kernels / "index.json").write_text("{}")
+    for number, place in enumerate((older, shutil.make_archive(str(tmp_path / "a"), "zip", older))):
+        code, _, err = run("import", place, "--out", tmp_path / f"out{number}")
+        assert (code, err) == (0, "")
+        assert len(list((tmp_path / f"out{number}").iterdir())) == 2
 
 
 @pytest.mark.parametrize("odd", [{"op": "../../evil"}, {"device": replace(H200, slug="../evil")}, {"op": ""}], ids=str)

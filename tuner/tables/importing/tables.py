@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import TableError, first_line
-from tuner.lookup import families, table
+from tuner.lookup import families, table, table_files
 from tuner.lookup.table import FORMAT, Table
 from tuner.tables.export import newest_versions
 
@@ -46,7 +46,7 @@ def holds_tables(path: Path) -> bool:
         return True
     if not path.is_file():
         return False
-    return _is_archive(path) or _IS_TABLE in path.read_bytes()
+    return _is_archive(path) or _is_meant(path.name, path.read_bytes())
 
 
 def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
@@ -104,7 +104,13 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     else:
         places = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
-    return ((name, content) for name, content in named if _IS_TABLE in content)
+    return ((name, content) for name, content in named if _is_meant(name, content))
+
+
+def _is_meant(name: str, content: bytes) -> bool:
+    """Whether a file says that it is a table, or is named as one: then it must be one, and not what is left of one."""
+    base = name.rpartition("/")[2]
+    return _IS_TABLE in content or (table_files.has_tables_name(base) and not base.startswith("."))
 
 
 def _is_archive(path: Path) -> bool:
