@@ -119,7 +119,10 @@ def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
 def _is_same(one: Database, other: Database) -> bool:
     if one.path is None or other.path is None:
         return one.url == other.url and one.url is not None
-    return one.path.exists() and other.path.exists() and one.path.samefile(other.path)
+    try:
+        return one.path.samefile(other.path)
+    except OSError:  # one of them is not there, or cannot be looked at: opening it says so
+        return False
 
 
 def _remove(path: Path) -> None:
