@@ -10,8 +10,8 @@ import codecs
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,18 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
 def write_text(path: Path, text: str, *, error: type[TunerError] = TunerError) -> Path:
     """Write a text file in UTF-8 complete or not at all; see `write`."""
     return write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), error=error)
+
+
+def write_texts(texts: Mapping[Path, str], *, error: type[TunerError] = TunerError) -> None:
+    """Write text files in UTF-8, all of them or, where one cannot be written, none."""
+    writing = Path()
+    try:
+        with ExitStack() as replaced:
+            for path, text in texts.items():
+                writing = path
+                replaced.enter_context(replacing(path, error=error)).write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise error(f"cannot write {writing}: {_why(e)}") from e
 
 
 def make_folder(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,30 @@ def test_what_lies_beside_tables_and_is_not_named_as_one_is_passed_over(run, fol
         code, _, err = run("import", place, "--out", tmp_path / f"out{number}")
         assert (code, err) == (0, "")
         assert len(list((tmp_path / f"out{number}").iterdir())) == 2
+
+
+@pytest.fixture
+def small_files():
+    """Files may have no more than 8 KiB, as on a disk that becomes full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_one_of_several_tables_cannot_be_written_none_is(run, folders, tmp_path, make_row, make_table, request):
+    older, out = folders[0], tmp_path / "out"
+    assert run("import", older / f"matmul--{B200.slug}.json", "--out", out)[0] == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    large = tmp_path / "large"
+    large.mkdir()
+    make_table(make_row(32), device=B200).write(large)  # is written first
+    make_table(*map(make_row, range(1, 200))).write(large)
+    request.getfixturevalue("small_files")
+    code, said, err = run("import", large, "--out", out)
+    assert (code, said) == (1, "")
+    assert err == f"tuner: cannot write {out / f'matmul--{H200.slug}.json'}: File too large\n"
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize("odd", [{"op": "../../evil"}, {"device": replace(H200, slug="../evil")}, {"op": ""}], ids=str)

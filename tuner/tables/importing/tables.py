@@ -75,8 +75,9 @@ def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
             found.setdefault(each.file_name, []).append(each)
     files.make_folder(folder)
     united = [_united(tables, folder) for _, tables in sorted(found.items())]
+    files.write_texts({folder / whole.file_name: whole.dumps() for whole, _, _ in united}, error=TableError)
     return [
-        Brought(whole.write(folder), len(whole.rows), len(whole.families), new, left_out)
+        Brought(folder / whole.file_name, len(whole.rows), len(whole.families), new, left_out)
         for whole, new, left_out in united
     ]
 
