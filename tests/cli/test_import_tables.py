@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner.entry_points import entry_points
 from tuner.hardware.device import KNOWN
+from tuner.lookup import sources
 from tuner.lookup import table as tables
 from tuner.problem import Problem
 
@@ -114,6 +116,16 @@ def test_what_lies_beside_tables_and_is_not_named_as_one_is_passed_over(run, fol
         code, _, err = run("import", place, "--out", tmp_path / f"out{number}")
         assert (code, err) == (0, "")
         assert len(list((tmp_path / f"out{number}").iterdir())) == 2
+
+
+def test_the_tables_of_an_installed_package_are_brought_by_its_name(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "entry_points", entry_points)  # those of this environment
+    code, _, err = run("import", "triton-tuner", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert run("diff", "triton-tuner", tmp_path / "out")[0] == 0
+    (tmp_path / "here" / "triton-tuner").mkdir(parents=True)  # what lies here comes first
+    monkeypatch.chdir(tmp_path / "here")
+    assert "triton-tuner holds no table" in run("import", "triton-tuner", "--out", tmp_path / "out")[2]
 
 
 @pytest.fixture

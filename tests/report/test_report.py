@@ -103,6 +103,7 @@ def test_times_are_compared_only_where_versions_and_protocol_agree(
     assert run("export", tmp_path / "tables", "--db", database)[0] == 0
     compared = write(database, "--against", tmp_path / "tables")["against"]
     assert (compared["changes"], compared["same"]) == ([], 5)
+    assert write(database, "--against", "triton-tuner")["against"]["name"] == "triton-tuner"
 
 
 @pytest.mark.long
@@ -193,7 +194,7 @@ def test_what_is_no_database_with_trials_is_one_line_and_no_file(run, tmp_path, 
     ("options", "code", "message"),
     [
         (["--against", "link.db"], 2, "--against link.db is the database of the report itself: name another"),
-        (["--against", "nowhere.db"], 1, "nowhere.db is not there: expected a table, a folder of tables or a database"),
+        (["--against", "nowhere.db"], 1, "nowhere.db is not there: expected a table, a folder of tables, a package"),
         (["--against", "no_winners.db"], 1, "no_winners.db holds no winner to compare with"),
         (["--out", "no/folder/r.html"], 1, "there is no folder no/folder: make it"),
         (["--out", "folder"], 1, "folder is a folder: name a file in it, folder/report.html for instance"),

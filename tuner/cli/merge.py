@@ -49,7 +49,7 @@ def _refuse_tables(path: Path) -> None:
     from tuner.tables.importing.tables import holds_tables
 
     try:
-        is_table = not (path.is_file() and is_database(path)) and holds_tables(path)
+        is_table = path.exists() and not (path.is_file() and is_database(path)) and holds_tables(path)
     except (OSError, TableError):
         return  # what opens it as a database says what is wrong
     if is_table:

@@ -1,4 +1,4 @@
-"""Tables of triton-tuner from elsewhere: a file, a folder or an archive of them, brought into a folder that serves."""
+"""Tables of triton-tuner from elsewhere, brought into a folder that serves: files, folders, archives and packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import TableError, first_line
-from tuner.lookup import families, table, table_files
+from tuner.lookup import families, sources, table, table_files
+from tuner.lookup.sources import TablePackage
 from tuner.lookup.table import FORMAT, Table
 from tuner.tables.export import newest_versions
 
@@ -42,7 +43,7 @@ class Brought:
 
 
 def holds_tables(path: Path) -> bool:
-    """Whether a path is a folder, an archive or a table of triton-tuner, and no file of others.
+    """Whether a path is a folder, an archive, a package or a table of triton-tuner, and no file of others.
 
     Raises:
         TableError: it is no regular file, or cannot be read.
@@ -51,7 +52,7 @@ def holds_tables(path: Path) -> bool:
     if path.is_dir():
         return True
     if not path.is_file():
-        return False
+        return _package(path) is not None
     try:
         path.open("rb").close()
     except OSError as e:
@@ -111,12 +112,18 @@ def _checked(content: bytes, name: str) -> Table:
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     """The tables at a path: what they are called in an error, and their bytes."""
     named: Iterable[tuple[str, bytes]]
-    if not path.is_dir() and _is_archive(path):
+    if (package := _package(path)) is not None:
+        named = ((str(each), table.read_bytes(each)) for each in package.tables())
+    elif not path.is_dir() and _is_archive(path):
         named = ((f"{path}/{name}", content) for name, content in _members(path))
     else:
         places = _json_files(path) if path.is_dir() else [path]
         named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
     return ((name, content) for name, content in named if _is_meant(name, content))
+
+
+def _package(path: Path) -> TablePackage | None:
+    return None if path.exists() else sources.package(str(path))
 
 
 def _is_meant(name: str, content: bytes) -> bool:
