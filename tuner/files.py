@@ -1,7 +1,7 @@
 """Reading files that a user names, and writing files complete or not at all.
 
-A file is written into a temporary one beside it, which is then renamed over it. What cannot be read or written is an
-error of the kind `error`, whose message calls the file by `noun`: "suite".
+A file is written into a temporary one beside it, which is then renamed over it; of a link, beside what it links to.
+What cannot be read or written is an error of the kind `error`, whose message calls the file by `noun`: "suite".
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import codecs
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,17 @@ def read_json(path: Path, noun: str, advice: str, *, error: type[TunerError] = T
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, error: type[TunerError] = TunerError) -> Iterator[Path]:
     """Give a temporary path beside a file; what the block writes there takes the file's place when the block ends.
 
-    Where the block raises, the file stays as it was, and the temporary one is removed.
+    Of a link, what it links to is replaced, or made where it is not there. Where the block raises, the file stays as it
+    was, and the temporary one is removed.
     """
-    check_regular(path, "file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = _behind_links(path, error)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        temporary.replace(path)
+        temporary.replace(target)
     finally:
         with suppress(OSError):  # where a folder cannot be written, there is nothing to remove
             temporary.unlink(missing_ok=True)
@@ -86,9 +87,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError] = TunerError) -> Path:
     """Write a file complete or not at all; `fill` writes all of it to the path that it is given. Returns the path."""
-    check_regular(path, "file", error=error)
     try:
-        with replacing(path) as temporary:
+        with replacing(path, error=error) as temporary:
             fill(temporary)
     except OSError as e:
         raise error(f"cannot write {path}: {_why(e)}") from e
@@ -98,6 +98,18 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
 def write_text(path: Path, text: str, *, error: type[TunerError] = TunerError) -> Path:
     """Write a text file in UTF-8 complete or not at all; see `write`."""
     return write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), error=error)
+
+
+def write_texts(texts: Mapping[Path, str], *, error: type[TunerError] = TunerError) -> None:
+    """Write text files in UTF-8, all of them or, where one cannot be written, none."""
+    writing = Path()
+    try:
+        with ExitStack() as replaced:
+            for path, text in texts.items():
+                writing = path
+                replaced.enter_context(replacing(path, error=error)).write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise error(f"cannot write {writing}: {_why(e)}") from e
 
 
 def make_folder(directory: Path) -> None:
@@ -114,6 +126,19 @@ def make_folder(directory: Path) -> None:
         raise TableError(f"cannot make the folder {_shown(directory)}: {_why(e)}") from e
     if not os.access(directory, os.W_OK):
         raise TableError(f"the folder {directory} may not be written into: name another")
+
+
+def _behind_links(path: Path, error: type[TunerError]) -> Path:
+    """The file to replace for a path, which need not be there yet."""
+    check_regular(path, "file", error=error)
+    target = path
+    while target.is_symlink():
+        folder = Path(os.path.realpath(target.parent))
+        # What a process has open, as /dev/stdout links to: a shell's redirection must not be replaced by another file.
+        if folder.is_relative_to("/proc"):
+            raise error(f"{path} is no regular file: expected a file: name another file")
+        target = folder / target.readlink()
+    return target
 
 
 def _shown(path: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tuner
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
@@ -46,6 +47,18 @@ def test_a_database_is_compared_as_it_would_ship(run, write, make_row, make_data
     assert run("export", tmp_path / "out", "--db", database)[0] == 0
     assert run("diff", database, tmp_path / "out")[0] == 0
     assert run("diff", next((tmp_path / "out").iterdir()), database)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["triton-tuner", "tuner.tables.shipped"])
+def test_the_tables_of_an_installed_package_are_known_by_its_name(run, write, make_row, name):
+    shipped = Path(tuner.__file__).parent / "tables" / "shipped"
+    code, out, err = run("diff", name, shipped)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"{path.stem.replace('--', ' on ')}: equal" for path in sorted(shipped.glob("*--*.json"))
+    ]
+    code, out, _ = run("diff", write("a", make_row(16)), name)
+    assert (code, " 1 only in A; " in out) == (1, True)
 
 
 def test_every_kind_of_difference_is_listed_and_exits_1(run, write, make_row):

@@ -61,6 +61,25 @@ def test_kernels_are_written_beside_the_table_and_the_package_data_names_them(ex
     assert written["bytes"] == sum((folder / name).stat().st_size for name in names)
 
 
+def test_rows_that_a_lookup_refuses_have_no_kernels_and_are_told(export, tmp_path, make_database, make_row):
+    def row(m: int, config: Config) -> Row:
+        version = registry.find("matmul", WON.kernel).version
+        return make_row(m, 256, 256, config=config, version=version, dtype="float16")
+
+    parameters = dict(WON.pairs)
+    del parameters["BLOCK_SIZE_N"]
+    short = row(64, Config(pointer.NAME, **parameters))
+    db = make_database(tmp_path / "both.db", short, row(256, WON))
+    done = export("both", "--with-kernels", "--db", db)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"left out of the kernels: {short.problem}: pointer takes other parameters: BLOCK_SIZE_N ")
+    assert f"both/matmul--{H200.slug}.kernels: 3 kernels, " in done.stdout
+    done = export("none", "--with-kernels", "--db", make_database(tmp_path / "none.db", short))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "no kernel of matmul--nvidia-h200-sm90-132.json compiled: matmul 64x256x256 " in done.stderr
+
+
 def test_kernels_ship_beside_tables_only_and_are_not_compiled_under_the_interpreter(export, tmp_path):
     done = export(tmp_path, "--with-kernels", "--format", "vllm")
     assert (done.returncode, "--with-kernels ships kernels beside tables" in done.stderr) == (2, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner.entry_points import entry_points
 from tuner.hardware.device import KNOWN
+from tuner.lookup import sources
 from tuner.lookup import table as tables
 from tuner.problem import Problem
 
@@ -84,6 +88,68 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
         assert (code > 0, out) == (True, "")
         assert said in err.splitlines()[-1]
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{\n  "forma', b"\x00\xff", b"[]", b"null"], ids=repr)
+@pytest.mark.parametrize("kind", ["file", "folder", "zip", "gztar"])
+def test_what_is_named_as_a_table_and_is_none_is_one_line_and_nothing_is_written(run, folders, tmp_path, kind, content):
+    older, _ = folders
+    path = older / f"matmul--{B200.slug}.json"
+    path.write_bytes(content)
+    place = {"file": path, "folder": older}.get(kind) or shutil.make_archive(
+        str(tmp_path / "a"), kind, tmp_path, "older"
+    )
+    code, out, err = run("import", place, "--out", tmp_path / "out")
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert re.search(f"older/matmul--{B200.slug}.json: (not|neither) a table", err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_lies_beside_tables_and_is_not_named_as_one_is_passed_over(run, folders, tmp_path):
+    older, _ = folders
+    (older / "notes.json").write_text("[]")
+    (older / f"._matmul--{B200.slug}.json").write_bytes(b"\x00\x05\x16\x07")  # as macOS adds to archives
+    kernels = older / f"matmul--{B200.slug}.kernels"
+    kernels.mkdir()
+    (kernels / "index.json").write_text("{}")
+    for number, place in enumerate((older, shutil.make_archive(str(tmp_path / "a"), "zip", older))):
+        code, _, err = run("import", place, "--out", tmp_path / f"out{number}")
+        assert (code, err) == (0, "")
+        assert len(list((tmp_path / f"out{number}").iterdir())) == 2
+
+
+def test_the_tables_of_an_installed_package_are_brought_by_its_name(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "entry_points", entry_points)  # those of this environment
+    code, _, err = run("import", "triton-tuner", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert run("diff", "triton-tuner", tmp_path / "out")[0] == 0
+    (tmp_path / "here" / "triton-tuner").mkdir(parents=True)  # what lies here comes first
+    monkeypatch.chdir(tmp_path / "here")
+    assert "triton-tuner holds no table" in run("import", "triton-tuner", "--out", tmp_path / "out")[2]
+
+
+@pytest.fixture
+def small_files():
+    """Files may have no more than 8 KiB, as on a disk that becomes full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_one_of_several_tables_cannot_be_written_none_is(run, folders, tmp_path, make_row, make_table, request):
+    older, out = folders[0], tmp_path / "out"
+    assert run("import", older / f"matmul--{B200.slug}.json", "--out", out)[0] == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    large = tmp_path / "large"
+    large.mkdir()
+    make_table(make_row(32), device=B200).write(large)  # is written first
+    make_table(*map(make_row, range(1, 200))).write(large)
+    request.getfixturevalue("small_files")
+    code, said, err = run("import", large, "--out", out)
+    assert (code, said) == (1, "")
+    assert err == f"tuner: cannot write {out / f'matmul--{H200.slug}.json'}: File too large\n"
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize("odd", [{"op": "../../evil"}, {"device": replace(H200, slug="../evil")}, {"op": ""}], ids=str)

@@ -84,7 +84,9 @@ def replace_slug(slug: str):
     return replace(KNOWN["sm_90"], slug=slug)
 
 
-def test_times_are_compared_only_where_versions_and_protocol_agree(write, run, database, make_database, tmp_path):
+def test_times_are_compared_only_where_versions_and_protocol_agree(
+    write, run, database, make_database, tmp_path, install
+):
     from tuner.hardware.device import Environment
 
     before = make_database(tmp_path / "before.db", slower=0.5)
@@ -97,9 +99,11 @@ def test_times_are_compared_only_where_versions_and_protocol_agree(write, run, d
     compared = write(database, "--against", older)["against"]
     assert (compared["changes"], compared["other_versions"]) == ([], 5)
 
+    install()  # no kernel: winners of any version are exported
     assert run("export", tmp_path / "tables", "--db", database)[0] == 0
     compared = write(database, "--against", tmp_path / "tables")["against"]
     assert (compared["changes"], compared["same"]) == ([], 5)
+    assert write(database, "--against", "triton-tuner")["against"]["name"] == "triton-tuner"
 
 
 @pytest.mark.long
@@ -190,7 +194,7 @@ def test_what_is_no_database_with_trials_is_one_line_and_no_file(run, tmp_path, 
     ("options", "code", "message"),
     [
         (["--against", "link.db"], 2, "--against link.db is the database of the report itself: name another"),
-        (["--against", "nowhere.db"], 1, "nowhere.db is not there: expected a table, a folder of tables or a database"),
+        (["--against", "nowhere.db"], 1, "nowhere.db is not there: expected a table, a folder of tables, a package"),
         (["--against", "no_winners.db"], 1, "no_winners.db holds no winner to compare with"),
         (["--out", "no/folder/r.html"], 1, "there is no folder no/folder: make it"),
         (["--out", "folder"], 1, "folder is a folder: name a file in it, folder/report.html for instance"),

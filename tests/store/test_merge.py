@@ -330,6 +330,20 @@ def test_a_source_that_is_no_database_leaves_the_destination_untouched(tmp_path,
     assert not there or dump(path) == before
 
 
+@pytest.mark.parametrize("kind", ["a text", "another program's"])
+def test_beside_a_destination_that_is_no_database_nothing_is_left(tmp_path, make, kind):
+    source, path = make("a.db", 1), tmp_path / "other"
+    if kind == "a text":
+        path.write_text("text" * 100)
+    else:
+        with closing(sqlite3.connect(path)) as plain:
+            plain.execute("CREATE TABLE song (title)")
+    content, before = path.read_bytes(), sorted(tmp_path.iterdir())
+    with pytest.raises(StoreError, match=f"^{path}: not a SQLite database|^{path} is no database of triton-tuner"):
+        merge(str(path), [str(source)])
+    assert (path.read_bytes(), sorted(tmp_path.iterdir())) == (content, before)
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_source_found_damaged_half_way_leaves_the_destination_untouched(tmp_path, make, make_trial, there):
     source = make("source.db", *range(1, 400))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,61 @@ def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path):
     with pytest.raises(TableError, match=f"^{path} is no regular file: expected a file: name another file$"):
         files.write_text(path, "text", error=TableError)
     assert path.is_fifo()
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["a file", "nothing yet"])
+def test_of_a_link_what_it_links_to_is_replaced_and_the_link_stays(tmp_path, is_there):
+    folder, link, through = tmp_path / "folder", tmp_path / "links" / "latest.json", tmp_path / "links" / "through"
+    folder.mkdir()
+    link.parent.mkdir()
+    real = folder / "real.json"
+    if is_there:
+        real.write_text("before")
+    through.symlink_to("../folder")
+    link.symlink_to("through/chain.json")
+    (folder / "chain.json").symlink_to("real.json")
+    before = sorted(folder.iterdir())
+    assert files.write_text(link, "after") == link
+    assert link.is_symlink()
+    assert (folder / "chain.json").is_symlink()
+    assert real.read_text() == link.read_text() == "after"
+    assert sorted(folder.iterdir()) == sorted({*before, real})
+    assert sorted(link.parent.iterdir()) == [link, through]
+
+
+@pytest.mark.parametrize("opened", ["a pipe", "a file", "a file that was removed"])
+def test_what_a_process_has_open_is_not_replaced_through_a_link(tmp_path, opened):
+    kept, link = tmp_path / "kept", tmp_path / "stdout"
+    if opened == "a pipe":
+        reader, descriptor = os.pipe()
+    else:
+        descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT)
+        reader = os.dup(descriptor)
+        if opened == "a file that was removed":
+            kept.unlink()
+    before = sorted(tmp_path.iterdir())
+    try:
+        link.symlink_to(f"/proc/self/fd/{descriptor}")
+        for path in (link, Path("/proc/self/fd") / str(descriptor)):
+            with pytest.raises(TableError, match=f"^{path} is no regular file: expected a file: name another file$"):
+                files.write_text(path, "text", error=TableError)
+        assert link.readlink() == Path(f"/proc/self/fd/{descriptor}")
+        assert os.fstat(descriptor).st_size == 0
+        assert sorted(tmp_path.iterdir()) == sorted([*before, link])
+    finally:
+        os.close(descriptor)
+        os.close(reader)
+
+
+@pytest.mark.parametrize("target", ["pipe", "latest.json"], ids=["a pipe", "itself"])
+def test_a_link_to_what_is_no_file_stays(tmp_path, target):
+    link = tmp_path / "latest.json"
+    os.mkfifo(tmp_path / "pipe")
+    link.symlink_to(target)
+    with pytest.raises(TableError, match=f"^(cannot open the file )?{link}"):
+        files.write_text(link, "text", error=TableError)
+    assert link.readlink() == Path(target)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):

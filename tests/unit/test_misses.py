@@ -222,6 +222,17 @@ def test_a_record_is_the_same_bytes_in_whatever_order_it_was_added(tmp_path):
     assert list(record.problems(H200.slug).items()) == [(PROBLEM, 7), (BATCHED, 5)]
 
 
+def test_a_record_that_is_reached_by_a_link_is_added_to_where_it_lies_under_one_lock(record, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "latest.json"
+    link.symlink_to(record)
+    for path in (link, record, link):
+        misses.add(path, Record({miss(): 1}))
+    assert link.is_symlink()
+    assert misses.load(record).calls == {miss(): 3}
+    assert sorted(tmp_path.rglob("*")) == sorted([link.parent, link, record, record.with_name("misses.json.lock")])
+
+
 def test_calls_of_a_range_count_together_and_become_a_ladder_and_those_of_a_key_stay_exact(record, install, toy):
     install(toy, dataclasses.replace(toy, op="mine"))
     keyed = Problem.keyed("mine", {"N": 3})

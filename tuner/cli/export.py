@@ -93,7 +93,9 @@ def export(
     from tuner.tables import export as table
     from tuner.tables import package as packages
 
-    selection = table.select(winners, families)
+    selection = table.select(winners, families, for_installed=True)
+    if not (selection.tables or compiled):
+        raise TableError(f"no winner to export: {_stale(selection)}")
     if kind in ("vllm", "sglang"):
         _write_for_servers(kind, directory, selection, db, as_json=as_json)
         return
@@ -291,7 +293,7 @@ def _report_tables(
     for one in kernels or ():
         click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
         for failure in one.failed:
-            click.echo(f"did not compile, left out: {failure}", err=True)
+            click.echo(f"left out of the kernels: {failure}", err=True)
     _say_left_out(selection)
     if lines is not None:
         click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")
@@ -303,6 +305,10 @@ def _left_out(selection: Selection) -> dict[str, int]:
 
 def _say_left_out(selection: Selection) -> None:
     if selection.stale:
-        click.echo(f"left out: {quantity(selection.stale, 'winner')} of kernels that have a newer version", err=True)
+        click.echo(f"left out: {_stale(selection)}", err=True)
     if selection.older:
         click.echo(f"left out: {quantity(selection.older, 'winner')} decided again in another environment", err=True)
+
+
+def _stale(selection: Selection) -> str:
+    return f"{quantity(selection.stale, 'winner')} of kernels that have a newer version: tune again with `tuner run`"

@@ -15,14 +15,16 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE|DIR|ARCHIVE...", nargs=-1, required=True, type=options.Place(path_type=Path))
+@click.argument(
+    "files", metavar="FILE|DIR|ARCHIVE|PACKAGE...", nargs=-1, required=True, type=options.Place(path_type=Path)
+)
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write into this folder.")
 @options.json_option
 def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Bring tables from elsewhere into a folder, or read what others tuned.
 
-    Tables of triton-tuner, as files, in a folder or in an archive (zip, tar), are checked by their digests and united
-    with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR).
+    Tables of triton-tuner, as files, in a folder, in an archive (zip, tar) or in an installed package, are checked by
+    their digests and united with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR).
 
     Of others, block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs are read. Of them it writes
     DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs worth

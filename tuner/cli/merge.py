@@ -10,7 +10,7 @@ import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
-from tuner.errors import UsageError
+from tuner.errors import TableError, UsageError
 
 
 @click.command()
@@ -48,6 +48,10 @@ def _refuse_tables(path: Path) -> None:
     from tuner.lookup.database import is_database
     from tuner.tables.importing.tables import holds_tables
 
-    if not (path.is_file() and is_database(path)) and holds_tables(path):
+    try:
+        is_table = path.exists() and not (path.is_file() and is_database(path)) and holds_tables(path)
+    except (OSError, TableError):
+        return  # what opens it as a database says what is wrong
+    if is_table:
         typed = shlex.join(["tuner", "import", str(path), "--out", "DIR"])
         raise UsageError(f"{path} is no database: tuner merge unites databases; for tables type {typed}")

@@ -54,6 +54,7 @@ def _check_out(out: Path, db: str | None, against: str | None) -> None:
     for read in (location, against):
         if read is not None and _same(str(out), read):
             raise UsageError(f"--out {out} is what the report reads: name another file, report.html for instance")
+    files.check_regular(out, "report")
     if out.is_dir():
         raise TunerError(f"{out} is a folder: name a file in it, {out / 'report.html'} for instance")
     if not out.parent.is_dir():

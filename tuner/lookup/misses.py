@@ -6,6 +6,7 @@ Any number of processes add to one file (the ranks of a server, each at its end)
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -134,8 +135,8 @@ def add(path: Path, record: Record) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside a record, so that what two processes add at once is both in it."""
-    with path.with_name(f"{path.name}.lock").open("a") as file:
+    """Hold the lock file beside a record, one by whichever link it is reached: what two add at once is both in it."""
+    with Path(f"{os.path.realpath(path)}.lock").open("a") as file:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _lock(file):
             if time.monotonic() > deadline:

@@ -137,6 +137,14 @@ class TablePackage(_Folder):
         """The rows of this device's tables."""
         return replace(super().winners(slug), is_last=self._is_last)
 
+    def tables(self) -> list[Traversable]:
+        """The files of its tables.
+
+        Raises:
+            TableError: it cannot be found, cannot be listed or holds none.
+        """
+        return table_files.tables_in(self._folder())
+
     def folder(self) -> Traversable | None:
         """Where its tables lie; None where it cannot be found."""
         try:

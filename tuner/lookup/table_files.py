@@ -62,10 +62,15 @@ def tables_in(folder: Traversable) -> list[Traversable]:
         entries = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as e:
         raise TableError(f"cannot list {folder}: {e.strerror}") from e
-    found = [path for path in entries if path.name.endswith(".json") and "--" in path.name]
+    found = [path for path in entries if has_tables_name(path.name)]
     if not found and not any(path.name.endswith(".kernels") for path in entries):
         raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
     return found
+
+
+def has_tables_name(name: str) -> bool:
+    """Whether a file is named `<op>--<device slug>.json`, as lookups ask for it."""
+    return name.endswith(".json") and "--" in name
 
 
 def slug_in(path: Traversable) -> str:

@@ -29,6 +29,7 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
     now = datetime.now(timezone.utc)
     name = f"{path.stem}.{revision or 'empty'}.{now:%Y%m%dT%H%M%SZ}{path.suffix or '.db'}"
     target = path.with_name(name) if destination is None else destination
+    files.check_regular(target, "backup", error=StoreError)
     if target.is_dir():
         target = target / name
     if target.exists():

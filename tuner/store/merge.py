@@ -99,6 +99,7 @@ def _reading(location: str, destination: Database, timeout_s: float) -> Iterator
 @contextmanager
 def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
     """The destination in one write transaction. Where that fails, a file that it made is removed."""
+    _refuse_others(database, timeout_s)
     with faults(database), ExitStack() as held:
         engine = open_engine(database, read_only=False, timeout_s=timeout_s)
         if database.path is not None:
@@ -116,10 +117,22 @@ def _destination(database: Database, timeout_s: float) -> Iterator[Connection]:
             settle_journal(engine, database.path)
 
 
+def _refuse_others(database: Database, timeout_s: float) -> None:
+    """Raise for a file that is no database of ours, before a lock file is made beside it."""
+    with faults(database):
+        if database.path is None or not database.path.exists():
+            return
+    with opened(database, read_only=True, timeout_s=timeout_s) as engine, engine.connect() as connection:
+        schema.revision(connection, database)
+
+
 def _is_same(one: Database, other: Database) -> bool:
     if one.path is None or other.path is None:
         return one.url == other.url and one.url is not None
-    return one.path.exists() and other.path.exists() and one.path.samefile(other.path)
+    try:
+        return one.path.samefile(other.path)
+    except OSError:  # one of them is not there, or cannot be looked at: opening it says so
+        return False
 
 
 def _remove(path: Path) -> None:

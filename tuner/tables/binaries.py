@@ -41,7 +41,7 @@ class Written:
         path: the folder.
         keys: the keys of its kernels.
         nbytes: how large its binaries are.
-        failed: the configs that did not compile, with the reasons.
+        failed: the rows that a lookup refuses and the configs that did not compile, with the reasons.
     """
 
     path: Path
@@ -72,12 +72,14 @@ def write(table: Table, directory: Path) -> Written:
     """Compile what a table's rows and the defaults beside them launch; write it beside the table.
 
     It needs no GPU: Triton's active driver says what to compile for. Each row's problem has a default for two
-    alignments: its own, and operands that 16 bytes do not divide.
+    alignments: its own, and operands that 16 bytes do not divide. Rows that a lookup refuses are left out.
 
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """
-    failed: list[str] = []
+    reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
+    failed = [f"{row.problem}: {reason}"[:300] for row, reason in reasons.items() if reason is not None]
+    table = replace(table, rows=tuple(row for row, reason in reasons.items() if reason is None))
     made: dict[str, CompiledEntry] = {}
     ranges = [(family.at(each.row_m), each) for family in table.families for each in family.ranges]
     for problem, config in served(table.rows, table.device, ranges):

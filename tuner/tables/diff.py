@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tuner import files
 from tuner.errors import TableError
 from tuner.location import sqlite_path
-from tuner.lookup import database, table, table_files
+from tuner.lookup import database, sources, table, table_files
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
@@ -152,7 +152,7 @@ def _figures(row: Row) -> tuple[float | None, ...]:
 
 
 def load(where: str) -> list[Table]:
-    """Every table of a place, sorted by op and device: of a file, a folder, a SQLite database or a server's URL.
+    """Every table of a place, sorted by op and device: of a file, a folder, a package, a SQLite database or a URL.
 
     Raises:
         TableError: it is not there, cannot be read, or holds no table.
@@ -162,11 +162,12 @@ def load(where: str) -> list[Table]:
     if path is None:
         return _of_database(where)
     files.check_regular(path, "table, a folder of tables or a database", error=TableError)
+    package = None if path.exists() else sources.package(where)
+    if package is not None or path.is_dir():
+        paths = table_files.tables_in(path) if package is None else package.tables()
+        return sorted(map(table.load, paths), key=lambda one: (one.op, one.device.slug))
     if not path.exists():
-        raise TableError(f"{path} is not there: expected a table, a folder of tables or a database")
-    if path.is_dir():
-        found = [table.load(each) for each in table_files.tables_in(path)]
-        return sorted(found, key=lambda one: (one.op, one.device.slug))
+        raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
     try:
         is_database = database.is_database(path)
     except OSError as e:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner import files
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
+from tuner.kernel import registry
 from tuner.lookup import families
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
@@ -24,8 +26,8 @@ class Selection:
 
     Attributes:
         tables: by device and op.
-        stale: winners left out because a newer version of their kernel has winners on that device: a lookup would
-            refuse them.
+        stale: winners left out because a newer version of their kernel has winners on that device, or is installed: a
+            lookup would refuse them.
         older: winners left out because the same problem was decided again under another environment.
     """
 
@@ -34,13 +36,16 @@ class Selection:
     older: int
 
 
-def select(winners: Iterable[Winner], decided: Iterable[DecidedFamily] = ()) -> Selection:
+def select(
+    winners: Iterable[Winner], decided: Iterable[DecidedFamily] = (), *, for_installed: bool = False
+) -> Selection:
     """Choose what ships: each kernel's newest version, and the winner of each problem that was decided last.
 
     Args:
         winners: current winners.
         decided: families, those decided last first. Their ranges ship with the rows that do; where two hold one M, the
             one decided last does.
+        for_installed: whether a kernel's newest version is left out, too, where a newer one is installed.
     """
     ranges: dict[tuple[str, str], list[Family]] = {}
     for each in decided:
@@ -51,11 +56,12 @@ def select(winners: Iterable[Winner], decided: Iterable[DecidedFamily] = ()) -> 
     tables: list[Table] = []
     stale = older = 0
     for place, found in sorted(by_table.items()):
-        current = newest_versions(found)
+        current = [each for each in newest_versions(found) if not (for_installed and _is_outdated(each))]
         chosen = _newest_decisions(current)
         stale += len(found) - len(current)
         older += len(current) - len(chosen)
-        tables.append(_table(chosen[0].device, chosen, ranges.get(place, ())))
+        if chosen:
+            tables.append(_table(chosen[0].device, chosen, ranges.get(place, ())))
     return Selection(tuple(tables), stale, older)
 
 
@@ -71,6 +77,14 @@ def newest_versions(found: Collection[Measured]) -> list[Measured]:
     for each in found:
         newest[each.config.kernel] = max(newest.get(each.config.kernel, 0), each.kernel_version)
     return [each for each in found if each.kernel_version == newest[each.config.kernel]]
+
+
+def _is_outdated(winner: Winner) -> bool:
+    try:
+        spec = registry.find(winner.problem.op, winner.config.kernel, winner.problem.source)
+    except KernelError:  # who has the kernel knows its version
+        return False
+    return winner.kernel_version < spec.version
 
 
 def _newest_decisions(winners: list[Winner]) -> list[Winner]:

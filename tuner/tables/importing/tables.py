@@ -1,8 +1,9 @@
-"""Tables of triton-tuner from elsewhere: a file, a folder or an archive of them, brought into a folder that serves."""
+"""Tables of triton-tuner from elsewhere, brought into a folder that serves: files, folders, archives and packages."""
 
 from __future__ import annotations
 
 import lzma
+import os
 import tarfile
 import zipfile
 import zlib
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import TableError, first_line
-from tuner.lookup import families, table
+from tuner.lookup import families, sources, table, table_files
+from tuner.lookup.sources import TablePackage
 from tuner.lookup.table import FORMAT, Table
 from tuner.tables.export import newest_versions
 
@@ -41,12 +43,21 @@ class Brought:
 
 
 def holds_tables(path: Path) -> bool:
-    """Whether a path is a folder, an archive or a table of triton-tuner, and no file of others."""
+    """Whether a path is a folder, an archive, a package or a table of triton-tuner, and no file of others.
+
+    Raises:
+        TableError: it is no regular file, or cannot be read.
+    """
+    files.check_regular(path, "table", error=TableError)
     if path.is_dir():
         return True
     if not path.is_file():
-        return False
-    return _is_archive(path) or _IS_TABLE in path.read_bytes()
+        return _package(path) is not None
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        raise TableError(f"cannot read {path}: {e.strerror}") from e
+    return _is_archive(path) or _is_meant(path.name, files.read_bytes(path, "table", error=TableError))
 
 
 def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
@@ -65,8 +76,9 @@ def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
             found.setdefault(each.file_name, []).append(each)
     files.make_folder(folder)
     united = [_united(tables, folder) for _, tables in sorted(found.items())]
+    files.write_texts({folder / whole.file_name: whole.dumps() for whole, _, _ in united}, error=TableError)
     return [
-        Brought(whole.write(folder), len(whole.rows), len(whole.families), new, left_out)
+        Brought(folder / whole.file_name, len(whole.rows), len(whole.families), new, left_out)
         for whole, new, left_out in united
     ]
 
@@ -74,6 +86,7 @@ def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
 def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, ...]]:
     """The newest of several tables with what only the others have, how many rows are new, and what was left out."""
     there = folder / tables[0].file_name
+    files.check_regular(there, "table", error=TableError)
     before = [_checked(files.read_bytes(there, "table", error=TableError), str(there))] if there.exists() else []
     ordered = sorted([*before, *tables], key=lambda each: each.date, reverse=True)
     newest = {row.problem: row for each in reversed(ordered) for row in each.rows}
@@ -99,12 +112,34 @@ def _checked(content: bytes, name: str) -> Table:
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     """The tables at a path: what they are called in an error, and their bytes."""
     named: Iterable[tuple[str, bytes]]
-    if not path.is_dir() and _is_archive(path):
+    if (package := _package(path)) is not None:
+        named = ((str(each), table.read_bytes(each)) for each in package.tables())
+    elif not path.is_dir() and _is_archive(path):
         named = ((f"{path}/{name}", content) for name, content in _members(path))
     else:
-        places = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        places = _json_files(path) if path.is_dir() else [path]
         named = ((str(each), files.read_bytes(each, "table", error=TableError)) for each in places)
-    return ((name, content) for name, content in named if _IS_TABLE in content)
+    return ((name, content) for name, content in named if _is_meant(name, content))
+
+
+def _package(path: Path) -> TablePackage | None:
+    return None if path.exists() else sources.package(str(path))
+
+
+def _is_meant(name: str, content: bytes) -> bool:
+    """Whether a file says that it is a table, or is named as one: then it must be one, and not what is left of one."""
+    base = name.rpartition("/")[2]
+    return _IS_TABLE in content or (table_files.has_tables_name(base) and not base.startswith("."))
+
+
+def _json_files(folder: Path) -> list[Path]:
+    """The JSON files of a folder and of those in it, sorted; a folder that cannot be listed is an error."""
+
+    def fail(e: OSError) -> None:
+        raise TableError(f"cannot list {e.filename}: {e.strerror}") from e
+
+    walked = os.walk(folder, onerror=fail)
+    return sorted(Path(where, name) for where, _, names in walked for name in names if name.endswith(".json"))
 
 
 def _is_archive(path: Path) -> bool:
