@@ -20,10 +20,12 @@ POINTS = "#landscape-chart svg g.mark-symbol.role-mark path[aria-roledescription
 def written(database, interpreted, make_database, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     before = make_database(folder / "before.db", slower=0.9)
+    older = make_database(folder / "older.db", environment=Environment("3.6.0", "2.11.0", "", "", ""))
     both = folder / "both.db"
     shutil.copy(database, both)
     make_database(both, device=INTERPRETER, environment=Environment("3.6.0", "2.13.0", "cpu", "", "3.11.7"))
     pages = {"gpu": (database, "--against", before), "interpreter": (interpreted,), "both": (both,)}
+    pages["older"] = (database, "--against", older)
     for name, (source, *options) in pages.items():
         with pytest.raises(SystemExit) as ended:
             cli.main(["report", "--db", str(source), "--out", str(folder / f"{name}.html"), *map(str, options)])
@@ -192,6 +194,14 @@ def test_devices_and_versions_are_chosen_apart(visit):
     page.wait_for_function("document.getElementById('device').textContent === 'Triton interpreter'")
     assert page.locator("#interpreter").is_visible()
     assert page.locator("#card-none").is_visible()
+
+
+def test_a_page_of_which_nothing_can_be_compared_says_why(visit):
+    page = visit("older")
+    said = page.locator("#regressions-said").inner_text()
+    assert "Nothing can be compared: what both hold was measured under other versions" in said
+    assert "0 are the same" not in said
+    assert page.locator("#regressions-chart").is_hidden()
 
 
 def test_a_page_that_holds_a_sample_says_so(visit):

@@ -43,6 +43,8 @@ def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[
         found = measurements.read(store, device=device, suites=suite_names)
     compared = None if against is None else regressions(found, _edition(against), Path(against).name)
     files.write_text(out, page(document(found, against=compared)))
+    if compared and compared["nothing"]:
+        click.echo(f"nothing can be compared with {against}: {compared['nothing']}", err=True)
     click.echo(f"wrote {out}", err=True)
 
 

@@ -158,9 +158,10 @@ function regressions() {
   byId("regressions").hidden = false;
   const slower = found.changes.filter((row) => row.ratio < 0.98).length;
   byId("regressions-said").textContent = `The winners of this report beside those of ${found.name}. `
-    + `${many(found.changes.length, "problem")} can be compared and differ, ${slower} of them slower than before by over 2%; ${found.same} are the same. `
+    + (found.nothing ? `Nothing can be compared: ${found.nothing}. `
+      : `${many(found.changes.length, "problem")} can be compared and differ, ${slower} of them slower than before by over 2%; ${found.same} are the same. `)
     + `Times are compared only where all versions and the protocol agree${found.other_versions ? `, which leaves out ${many(found.other_versions, "problem")}` : ""}. `
-    + "They are of two separate measurements: between two cards of one model, or two days, up to 4% is usual.";
+    + (found.nothing ? "" : "They are of two separate measurements: between two cards of one model, or two days, up to 4% is usual.");
   byId("regressions-chart").hidden = byId("changed").hidden = !found.changes.length;
   if (!found.changes.length) return null;
   const several = data.places.length > 1;
