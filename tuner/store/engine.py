@@ -20,6 +20,7 @@ from sqlalchemy.pool import QueuePool
 from tuner import files
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
+from tuner.lookup.database import DAMAGED
 from tuner.store.column_values import StrayValue
 from tuner.store.filesystem import journal_mode
 
@@ -35,8 +36,8 @@ _WAL_HEADER = 2
 _MEANINGS = {
     "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
     "file is not a database": f"not a SQLite database: {ANOTHER}",
-    "malformed": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
-    "Could not decode": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
+    "malformed": DAMAGED,
+    "Could not decode": DAMAGED,
     "database or disk is full": "the disk is full: nothing of this was written, make room and go on",
     "disk I/O error": "the disk could not be read or written: nothing of this was written",
     "readonly database": f"not writable: check its permissions and its folder's, or {ANOTHER}",
