@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner import files
-from tuner.cli import options
+from tuner.cli import options, output
 from tuner.errors import TableError, TunerError, UsageError
 from tuner.location import database_location, sqlite_path
 
@@ -73,10 +73,7 @@ def _same(one: str, other: str) -> bool:
 def _edition(against: str) -> list[Table]:
     from tuner.tables import diff
 
-    found = diff.load(against)
-    for table in found:
-        for fault in table.faults:
-            click.echo(f"{against}: {fault}", err=True)
+    found = diff.load(against, output.warn)
     if not found:
         raise TableError(f"{against} holds no winner to compare with: name a database or tables that do")
     return found
