@@ -39,7 +39,7 @@ def written(database, interpreted, make_database, tmp_path_factory) -> dict[str,
 
 @pytest.fixture
 def visit(browser, written):
-    """Open a page, and at the end hold it to: nothing asked for, no error on the console, nothing run from data."""
+    """Open a page, and at the end hold it to: nothing asked for, an empty console, nothing run from data."""
     opened = []
 
     def visit(name: str = "gpu", *, width: int = 1200, scheme: str = "light"):
@@ -47,7 +47,7 @@ def visit(browser, written):
         page.set_default_timeout(10_000)
         asked, said = [], []
         page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(written[name].as_uri())
         page.wait_for_selector("html[data-ready=yes]")
@@ -180,6 +180,34 @@ def test_what_the_interpreter_measured_is_said_and_what_is_not_there_is_not_draw
     assert page.locator("#card-none").is_visible()
     assert page.locator("#card-some").is_hidden()
     assert page.locator("#regressions").is_hidden()
+    assert "relative to torch's own product on the CPU, measured" in page.locator("#overview").inner_text()
+
+
+def test_the_page_says_what_its_words_mean(visit):
+    page = visit()
+    page.locator("summary", has_text="What the words mean").click()
+    words = page.locator(".words").inner_text()
+    for said in ("MxNxK", "nn, nt, tn, tt say how", "default config is what", "protocol is the set of rules"):
+        assert said in words
+    assert "relative to torch's own library (cuBLAS or hipBLASLt), measured" in page.locator("#overview").inner_text()
+
+
+def test_a_narrow_page_cuts_no_usual_problem_and_no_title(visit):
+    page = visit(width=390)
+    for name in ("overview", "regressions"):
+        labels = page.locator(f"#{name}-chart svg g.role-axis-label text").all_text_contents()
+        assert "256x6144x4096 bfloat16 nt" in labels, name
+        title = page.locator(f"#{name}-chart svg g.role-axis-title", has_text="times as fast").bounding_box()
+        menu = page.locator(f"#{name}-chart summary").bounding_box()
+        assert title["x"] + title["width"] <= menu["x"], name
+
+
+@pytest.mark.parametrize(("scheme", "ink"), [("light", "#1f2933"), ("dark", "#e4e7eb")])
+def test_what_is_as_fast_as_torch_is_outlined_on_the_band_of_its_family(visit, scheme, ink):
+    page = visit(scheme=scheme)
+    drawn = page.locator("#coverage-chart svg path[aria-roledescription=circle]")
+    assert drawn.count() == 5
+    assert {drawn.nth(number).get_attribute("stroke") for number in range(5)} == {ink}
 
 
 def test_devices_and_versions_are_chosen_apart(visit):
