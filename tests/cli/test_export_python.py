@@ -20,6 +20,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family, Range
+from tuner.tables.dispatcher import _key as dispatcher_key
 from tuner.tables.dispatcher import dispatcher
 
 pytest.importorskip("triton", reason="kernels need triton")
@@ -179,6 +180,40 @@ def test_a_module_refuses_what_a_problem_refuses_in_one_line(shape, parts, make_
         Problem(*shape, **parts)
     with pytest.raises(ValueError, match=r"\A[^\n]{10,300}\Z"):
         load(dispatcher(make_table(make_row(16))).text).config(*shape, **parts)
+
+
+ARGUMENTS = {
+    "dtype": ("bf16", "fp32", "e4m3", "i8", "torch.float16", "nope"),
+    "out_dtype": (None, "fp32", "bf16", "zz"),
+    "layout": ("nn", "nt", "tn", "zz"),
+    "aligned": (None, True, 0, "no"),
+    "epilogue": ("none", "bias", "bias+none", "gelu", "none+relu"),
+    "precision": (None, "default", "tf32", "tf32x3", "x"),
+    "scaling": (None, "none", "row", "block", "x"),
+    "fast_accum": (None, True, 0, "yes"),
+    "b_padded": (False, True, "no"),
+    "invariant": (False, True, 0, "yes"),
+}
+
+
+def test_a_module_and_a_problem_take_and_refuse_the_same_arguments(make_row, make_table):
+    key = load(dispatcher(make_table(make_row(16))).text)._key
+    draw = random.Random(6)
+    taken = 0
+    for _ in range(3000):
+        shape = tuple(
+            draw.choice((1, 16, 1000, 4096, 64.0, 0) if draw.random() < 0.1 else (1, 64, 1000)) for _ in "mnk"
+        )
+        parts = {name: draw.choice(values) for name, values in ARGUMENTS.items() if draw.random() < 0.2}
+        try:
+            expected = dispatcher_key(Problem(*shape, **parts))
+        except ProblemError:
+            with pytest.raises(ValueError, match=r"."):
+                key(*shape, **{"dtype": "float16", **parts})
+        else:
+            assert key(*shape, **{"dtype": "float16", **parts})[:-1] == expected, (shape, parts)
+            taken += 1
+    assert 500 < taken < 2500
 
 
 def test_a_misspelt_argument_of_a_module_is_named_beside_those_that_it_takes(make_row, make_table):
