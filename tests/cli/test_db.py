@@ -152,10 +152,8 @@ def test_a_folder_whose_name_begins_like_a_home_works_behind_a_dot(tuner, place,
 def test_a_missing_database_is_one_line_and_exit_code_1(tuner, tmp_path, command):
     code, out, err = tuner(*command, "--db", tmp_path / "absent.db")
     assert (code, out) == (1, "")
-    expected = (
-        f"tuner: no database at {tmp_path / 'absent.db'}: `tuner run` makes one, --db or $TUNER_DB names another\n"
-    )
-    assert err == expected
+    advice = "`tuner run` makes one, or name another with --db or $TUNER_DB"
+    assert err == f"tuner: no database at {tmp_path / 'absent.db'}: {advice}\n"
     assert list(tmp_path.iterdir()) == []
 
 

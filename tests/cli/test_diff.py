@@ -184,3 +184,13 @@ def test_what_a_family_lost_when_it_was_checked_is_a_difference_of_its_own(run, 
     (moved,) = found["moved"]
     assert (moved["a"], moved["b"], moved["checks"]) == ([], [], [[None], [[3, 1.0021, 1.0449]]])
     assert run("diff", b, c)[1].splitlines()[0].endswith("equal"), "a table holds four digits"
+
+
+def test_each_file_of_a_folder_that_was_edited_is_named_once(run, write, make_row):
+    paths = [write("a", make_row(16), device=device) for device in (B200, H200)]
+    for path in paths:
+        path.write_text(path.read_text().replace('"ties": 2', '"ties": 3'))
+    folder = paths[0].parent
+    said = "its digest is not that of its rows: it was edited after `tuner export` wrote it"
+    _, _, err = run("diff", folder, folder)
+    assert err.splitlines() == 2 * [f"{path}: {said}" for path in sorted(paths)]

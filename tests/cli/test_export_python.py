@@ -10,14 +10,17 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import tuner
+from tuner.errors import ProblemError
 from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family, Range
+from tuner.tables.dispatcher import _key as dispatcher_key
 from tuner.tables.dispatcher import dispatcher
 
 pytest.importorskip("triton", reason="kernels need triton")
@@ -137,6 +140,94 @@ def test_a_module_serves_ranges_of_batches(tmp_path, run, make_database, make_ro
     ]
     assert ask(tmp_path / "bmm_nvidia_h200_sm90_132.py", questions) == expected
     assert {answer is None for answer in expected} == {True, False}
+
+
+def load(text: str) -> ModuleType:
+    module = ModuleType("tuned")
+    exec(text, module.__dict__)
+    return module
+
+
+WRONG = (
+    ((64.0, 64, 64), {}),
+    ((True, 64, 64), {}),
+    ((0, 64, 64), {}),
+    ((64, 64, 2**31), {}),
+    ((64, "64", 64), {}),
+    ((64, 64, 64), {"layout": "zz"}),
+    ((64, 64, 64), {"layout": None}),
+    ((64, 64, 64), {"dtype": "bfloat"}),
+    ((64, 64, 64), {"out_dtype": "fp33"}),
+    ((64, 64, 64), {"aligned": "no"}),
+    ((64, 64, 64), {"b_padded": "no"}),
+    ((64, 64, 64), {"epilogue": "bias+tanh"}),
+    ((64, 64, 64), {"epilogue": "bias+bias"}),
+    ((64, 64, 64), {"precision": "x", "dtype": "fp32"}),
+    ((64, 64, 64), {"precision": "tf32", "dtype": "bf16"}),
+    ((64, 64, 64), {"scaling": "x", "dtype": "e4m3"}),
+    ((64, 64, 64), {"scaling": "row", "dtype": "bf16"}),
+    ((64, 64, 64), {"scaling": "block", "dtype": "i8"}),
+    ((64, 64, 64), {"fast_accum": True, "dtype": "bf16"}),
+    ((64, 64, 64), {"fast_accum": True, "dtype": "e4m3", "scaling": "block"}),
+    ((64, 64, 64), {"invariant": "yes"}),
+    ((64, 64, 64), {"invariant": True, "dtype": "fp32", "precision": "tf32x3"}),
+)
+
+
+@pytest.mark.parametrize(("shape", "parts"), WRONG)
+def test_a_module_refuses_what_a_problem_refuses_in_one_line(shape, parts, make_row, make_table):
+    with pytest.raises(ProblemError):
+        Problem(*shape, **parts)
+    with pytest.raises(ValueError, match=r"\A[^\n]{10,300}\Z"):
+        load(dispatcher(make_table(make_row(16))).text).config(*shape, **parts)
+
+
+ARGUMENTS = {
+    "dtype": ("bf16", "fp32", "e4m3", "i8", "torch.float16", "nope"),
+    "out_dtype": (None, "fp32", "bf16", "zz"),
+    "layout": ("nn", "nt", "tn", "zz"),
+    "aligned": (None, True, 0, "no"),
+    "epilogue": ("none", "bias", "bias+none", "gelu", "none+relu"),
+    "precision": (None, "default", "tf32", "tf32x3", "x"),
+    "scaling": (None, "none", "row", "block", "x"),
+    "fast_accum": (None, True, 0, "yes"),
+    "b_padded": (False, True, "no"),
+    "invariant": (False, True, 0, "yes"),
+}
+
+
+def test_a_module_and_a_problem_take_and_refuse_the_same_arguments(make_row, make_table):
+    key = load(dispatcher(make_table(make_row(16))).text)._key
+    draw = random.Random(6)
+    taken = 0
+    for _ in range(3000):
+        shape = tuple(
+            draw.choice((1, 16, 1000, 4096, 64.0, 0) if draw.random() < 0.1 else (1, 64, 1000)) for _ in "mnk"
+        )
+        parts = {name: draw.choice(values) for name, values in ARGUMENTS.items() if draw.random() < 0.2}
+        try:
+            expected = dispatcher_key(Problem(*shape, **parts))
+        except ProblemError:
+            with pytest.raises(ValueError, match=r"."):
+                key(*shape, **{"dtype": "float16", **parts})
+        else:
+            assert key(*shape, **{"dtype": "float16", **parts})[:-1] == expected, (shape, parts)
+            taken += 1
+    assert 500 < taken < 2500
+
+
+def test_a_misspelt_argument_of_a_module_is_named_beside_those_that_it_takes(make_row, make_table):
+    tuned = load(dispatcher(make_table(make_row(16))).text)
+    with pytest.raises(TypeError, match=r"config\(\) has no argument 'layuot': expected one of a_dtype, .*layout"):
+        tuned.config(64, 6144, 4096, "bf16", layuot="nt")
+    parts = {"op": "bmm", "dtype": "bf16", "layout": "nt", "extras": {"batch": 2}}
+    config = Config("bmm_pointer", **dict(pointer(64).pairs))
+    table = replace(make_table(make_row(64, config=config, version=BMM_VERSION, **parts)), op="bmm")
+    batched = load(dispatcher(table).text)
+    with pytest.raises(TypeError, match="has no argument 'bacth'"):
+        batched.config(64, 256, 128, "bf16", bacth=2)
+    with pytest.raises(ValueError, match="batch must be a whole number"):
+        batched.config(64, 256, 128, "bf16", batch="2")
 
 
 @pytest.mark.usefixtures("no_tables")

@@ -76,12 +76,23 @@ def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_wri
     (tmp_path / "empty").mkdir()
     (tmp_path / "aiter.csv").write_text("M,N,K,dtype\n16,16,16,bf16\n")
     database = make_database(tmp_path / "tuner.db", make_row(16))
+    (tmp_path / "notes.txt").write_text("hello\n")
+    empty, cut = (tmp_path / name / path.name for name in ("blank", "half"))
+    for folder in (empty.parent, cut.parent):
+        folder.mkdir()
+    empty.touch()
+    cut.write_text(path.read_text()[:900])
     for places, said in (
         ([newer, older], f"{path}: its digest is not that of its rows: it was edited"),
         ([archive], "cut.tar.gz"),
         ([tmp_path / "empty"], "empty holds no table: expected what `tuner export` wrote, or an archive of it"),
         ([newer, tmp_path / "aiter.csv"], "import them one by one"),
-        ([newer, tmp_path / "gone.zip"], f"{tmp_path / 'gone.zip'}: No such file or directory"),
+        ([newer, tmp_path / "gone.zip"], f"{tmp_path / 'gone.zip'} is not there: expected tables that `tuner export`"),
+        (["nope"], "nope is not there: expected tables that `tuner export` wrote, a folder or an archive of them"),
+        (["https://x.y/z.tar"], "https://x.y/z.tar is an address: download it first, then name the file"),
+        ([tmp_path / "notes.txt"], "notes.txt: not a file that is known: expected tables that `tuner export` wrote"),
+        ([empty], f"{empty}: neither a table nor a SQLite database: it is empty: name another, or export it again"),
+        ([cut], f"{cut}: a table that is cut short or damaged ("),
         ([newer, database], f"{database} is a database, which is merged into another: type for instance tuner merge"),
     ):
         code, out, err = run("import", *places, "--out", tmp_path / "out")
@@ -176,6 +187,28 @@ def test_a_damaged_archive_is_one_line_that_says_so_wherever_it_is_damaged(run, 
         assert str(path) in err
         assert odd == damaged or (f"cannot read the archive {path}: " in err and "fetch it again" in err), err
         assert not (tmp_path / "out").exists()
+
+
+def test_a_zip_with_a_damaged_tail_is_called_that(run, folders, tmp_path):
+    path = Path(shutil.make_archive(str(tmp_path / "tables"), "zip", folders[0]))
+    content = path.read_bytes()
+    begin = int.from_bytes(content[-6:-2], "little")  # where the list of its files begins
+    path.write_bytes(content[:-6] + (begin + 9999).to_bytes(4, "little") + content[-2:])
+    code, out, err = run("import", path, "--out", tmp_path / "out")
+    said = "it is damaged or cut short: fetch it again"
+    assert (code, out, err) == (1, "", f"tuner: cannot read the archive {path}: {said}\n")
+
+
+def test_an_encrypted_archive_is_called_that(run, folders, tmp_path):
+    path = Path(shutil.make_archive(str(tmp_path / "tables"), "zip", folders[0]))
+    content = bytearray(path.read_bytes())
+    for header, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        for found in re.finditer(re.escape(header), bytes(content)):
+            content[found.start() + flags] |= 1
+    path.write_bytes(content)
+    code, out, err = run("import", path, "--out", tmp_path / "out")
+    said = "it is encrypted: unpack it with its password, and name the folder"
+    assert (code, out, err) == (1, "", f"tuner: cannot read the archive {path}: {said}\n")
 
 
 def test_tables_that_another_program_rewrote_are_tables_too(run, folders, tmp_path):

@@ -68,8 +68,22 @@ def test_a_source_that_cannot_be_used_is_one_line_and_exit_code_1(tuner, tmp_pat
     (tmp_path / "not.db").write_bytes(b"text" * 100)
     code, out, err = tuner("merge", tmp_path / "all.db", FIXTURE, tmp_path / "not.db")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert "not.db: not a SQLite database" in err
+    assert "not.db: not a SQLite database: name another as SRC (" in err
     assert not (tmp_path / "all.db").exists()
+
+
+def test_advice_names_the_argument_that_is_meant(tuner, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("not.db").write_bytes(b"text" * 100)
+    for given, said in (
+        (("not.db", FIXTURE), "not.db: not a SQLite database: name another as DEST ("),
+        (("not.db/all.db", FIXTURE), "not.db/all.db: not.db is not a folder: name another as DEST"),
+        (("all.db", "gone.db"), "no database at gone.db: `tuner run` makes one, or name another as SRC"),
+    ):
+        code, out, err = tuner("merge", *given)
+        assert (code, out, len(err.splitlines())) == (1, "", 1)
+        assert said in err
+        assert "--db" not in err
 
 
 def test_no_source_or_the_destination_itself_is_wrong_usage(tuner, tmp_path):

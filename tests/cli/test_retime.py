@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -66,6 +67,9 @@ def test_what_lost_is_raced_again_with_the_shipped_config_among_the_candidates(t
     done = retime(table, "--race", "--db", db, "--fail-above", "50%", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "1 failed, 1 holds, 1 lost, 1 unknown" in done.stdout
+    assert re.search(r"32x32x32 .*: holds, \d+\.\d% faster$", done.stderr, re.MULTILINE)
+    assert re.search(r"32x48x32 .*: lost, \d+\.\d% slower$", done.stderr, re.MULTILINE)
+    assert re.search(r"^lost .* \d+\.\d% slower ", done.stdout, re.MULTILINE)
     with closing(sqlite3.connect(db)) as connection:
         trials = dict(
             connection.execute("SELECT n, count(*) FROM trial JOIN problem USING (problem_id) GROUP BY n").fetchall()
@@ -74,6 +78,18 @@ def test_what_lost_is_raced_again_with_the_shipped_config_among_the_candidates(t
     assert winners == {32, 48, 64, 80}
     assert (trials[32], trials[80]) == (1, 1)
     assert min(trials[48], trials[64]) > 1
+
+
+def test_that_all_rows_hold_is_a_sentence(tmp_path, make_row, make_table):
+    spec = registry.find("matmul", "tma")
+    rows = []
+    for n in (32, 48):
+        problem = Problem(32, n, 32, dtype="float32")
+        config = spec.default_config(problem, INTERPRETER)
+        rows.append(make_row(*problem.shape, dtype="float32", config=config, version=spec.version))
+    held = [replace(row, vs_default=None, vs_vendor=0.0001) for row in rows]
+    done = retime(make_table(*held, device=INTERPRETER).write(tmp_path), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "all 2 rows hold\n"), done.stderr
 
 
 def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make_table, no_tables):

@@ -25,6 +25,22 @@ def warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.long
+def test_a_warning_is_told_once_and_so_is_what_was_left_out(tmp_path, make_row, make_table):
+    version = registry.find("matmul", "tma").version
+    config = Config("tma", **TMA, GROUP_SIZE_M=1)
+    wrong = config.replace(BLOCK_SIZE_K=48)  # no kernel takes it
+    rows = (make_row(*SERVED, config=config, version=version), make_row(128, 512, 256, config=wrong, version=version))
+    path = make_table(*rows).write(tmp_path)
+    path.write_text(path.read_text().replace('"ties": 2', '"ties": 3'))
+    done = warm(str(tmp_path), TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    edited, left_out = done.stderr.splitlines()
+    assert edited.startswith(f"WARNING tuner.lookup.sources: {path}: its digest is not that of its rows")
+    assert left_out == "left out 1 row: parameters: BLOCK_SIZE_K is 48, no power of two"
+    assert " of 1 row in " in done.stdout
+
+
+@pytest.mark.long
 def test_a_process_after_it_takes_every_binary_from_the_cache(make_stub, tmp_path, make_row, make_table):
     stub = make_stub()
     config = Config("tma", **TMA, GROUP_SIZE_M=1)

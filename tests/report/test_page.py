@@ -20,10 +20,12 @@ POINTS = "#landscape-chart svg g.mark-symbol.role-mark path[aria-roledescription
 def written(database, interpreted, make_database, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     before = make_database(folder / "before.db", slower=0.9)
+    older = make_database(folder / "older.db", environment=Environment("3.6.0", "2.11.0", "", "", ""))
     both = folder / "both.db"
     shutil.copy(database, both)
     make_database(both, device=INTERPRETER, environment=Environment("3.6.0", "2.13.0", "cpu", "", "3.11.7"))
     pages = {"gpu": (database, "--against", before), "interpreter": (interpreted,), "both": (both,)}
+    pages["older"] = (database, "--against", older)
     for name, (source, *options) in pages.items():
         with pytest.raises(SystemExit) as ended:
             cli.main(["report", "--db", str(source), "--out", str(folder / f"{name}.html"), *map(str, options)])
@@ -37,7 +39,7 @@ def written(database, interpreted, make_database, tmp_path_factory) -> dict[str,
 
 @pytest.fixture
 def visit(browser, written):
-    """Open a page, and at the end hold it to: nothing asked for, no error on the console, nothing run from data."""
+    """Open a page, and at the end hold it to: nothing asked for, an empty console, nothing run from data."""
     opened = []
 
     def visit(name: str = "gpu", *, width: int = 1200, scheme: str = "light"):
@@ -45,7 +47,7 @@ def visit(browser, written):
         page.set_default_timeout(10_000)
         asked, said = [], []
         page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(written[name].as_uri())
         page.wait_for_selector("html[data-ready=yes]")
@@ -178,6 +180,34 @@ def test_what_the_interpreter_measured_is_said_and_what_is_not_there_is_not_draw
     assert page.locator("#card-none").is_visible()
     assert page.locator("#card-some").is_hidden()
     assert page.locator("#regressions").is_hidden()
+    assert "relative to torch's own product on the CPU, measured" in page.locator("#overview").inner_text()
+
+
+def test_the_page_says_what_its_words_mean(visit):
+    page = visit()
+    page.locator("summary", has_text="What the words mean").click()
+    words = page.locator(".words").inner_text()
+    for said in ("MxNxK", "nn, nt, tn, tt say how", "default config is what", "protocol is the set of rules"):
+        assert said in words
+    assert "relative to torch's own library (cuBLAS or hipBLASLt), measured" in page.locator("#overview").inner_text()
+
+
+def test_a_narrow_page_cuts_no_usual_problem_and_no_title(visit):
+    page = visit(width=390)
+    for name in ("overview", "regressions"):
+        labels = page.locator(f"#{name}-chart svg g.role-axis-label text").all_text_contents()
+        assert "256x6144x4096 bfloat16 nt" in labels, name
+        title = page.locator(f"#{name}-chart svg g.role-axis-title", has_text="times as fast").bounding_box()
+        menu = page.locator(f"#{name}-chart summary").bounding_box()
+        assert title["x"] + title["width"] <= menu["x"], name
+
+
+@pytest.mark.parametrize(("scheme", "ink"), [("light", "#1f2933"), ("dark", "#e4e7eb")])
+def test_what_is_as_fast_as_torch_is_outlined_on_the_band_of_its_family(visit, scheme, ink):
+    page = visit(scheme=scheme)
+    drawn = page.locator("#coverage-chart svg path[aria-roledescription=circle]")
+    assert drawn.count() == 5
+    assert {drawn.nth(number).get_attribute("stroke") for number in range(5)} == {ink}
 
 
 def test_devices_and_versions_are_chosen_apart(visit):
@@ -192,6 +222,14 @@ def test_devices_and_versions_are_chosen_apart(visit):
     page.wait_for_function("document.getElementById('device').textContent === 'Triton interpreter'")
     assert page.locator("#interpreter").is_visible()
     assert page.locator("#card-none").is_visible()
+
+
+def test_a_page_of_which_nothing_can_be_compared_says_why(visit):
+    page = visit("older")
+    said = page.locator("#regressions-said").inner_text()
+    assert "Nothing can be compared: what both hold was measured under other versions" in said
+    assert "0 are the same" not in said
+    assert page.locator("#regressions-chart").is_hidden()
 
 
 def test_a_page_that_holds_a_sample_says_so(visit):

@@ -22,10 +22,10 @@ pytest.importorskip("vl_convert", reason="vl-convert is not installed (pip insta
 def write(run, tmp_path):
     """Write a report and return what its page is given."""
 
-    def write(database: Path, *options: object) -> dict:
+    def write(database: Path, *options: object, said: str = "") -> dict:
         out = tmp_path / "report.html"
         code, stdout, stderr = run("report", "--db", database, "--out", out, *options)
-        assert (code, stdout, stderr) == (0, "", f"wrote {out}\n")
+        assert (code, stdout, stderr) == (0, "", f"{said}wrote {out}\n")
         return document(out)
 
     return write
@@ -96,14 +96,30 @@ def test_times_are_compared_only_where_versions_and_protocol_agree(
     assert (compared["name"], compared["same"], compared["other_versions"]) == ("before.db", 0, 0)
 
     older = make_database(tmp_path / "older.db", slower=0.5, environment=Environment("3.6.0", "2.11.0", "", "", ""))
-    compared = write(database, "--against", older)["against"]
-    assert (compared["changes"], compared["other_versions"]) == ([], 5)
+    why = "what both hold was measured under other versions or another protocol"
+    said = f"nothing can be compared with {older}: {why}\n"
+    compared = write(database, "--against", older, said=said)["against"]
+    assert (compared["changes"], compared["other_versions"], compared["nothing"]) == ([], 5, why)
 
     install()  # no kernel: winners of any version are exported
     assert run("export", tmp_path / "tables", "--db", database)[0] == 0
     compared = write(database, "--against", tmp_path / "tables")["against"]
-    assert (compared["changes"], compared["same"]) == ([], 5)
-    assert write(database, "--against", "triton-tuner")["against"]["name"] == "triton-tuner"
+    assert (compared["changes"], compared["same"], compared["nothing"]) == ([], 5, "")
+    said = f"nothing can be compared with triton-tuner: {why}\n"
+    assert write(database, "--against", "triton-tuner", said=said)["against"]["name"] == "triton-tuner"
+
+
+def test_why_nothing_can_be_compared_is_said_where_devices_or_problems_differ(
+    write, database, make_database, make_row, make_table, tmp_path
+):
+    other = make_database(tmp_path / "other.db", device=replace_slug("nvidia-h100-sm90-114"))
+    why = "it holds winners of nvidia-h100-sm90-114, this report those of nvidia-h200-sm90-132"
+    shown = write(database, "--against", other, said=f"nothing can be compared with {other}: {why}\n")
+    assert shown["against"]["nothing"] == why
+    table = make_table(make_row(7)).write(tmp_path)
+    why = "no problem has a winner in both"
+    shown = write(database, "--against", table, said=f"nothing can be compared with {table}: {why}\n")
+    assert shown["against"]["nothing"] == why
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tuner.errors import TableError
-from tuner.lookup import sources, table
+from tuner.lookup import device_names, sources, table
 from tuner.lookup.sources import GROUP, OWN
 from tuner.tables import shipped
 from tuner.tables.verify.finding import Level
@@ -32,10 +32,18 @@ def test_no_row_is_stale_or_refused_or_anything_else_that_verify_warns_of(own):
     found = inspect(OWN)
     assert (found.tables, found.rows > 0) == (len(TABLES), True)
     assert [finding for finding in found.findings if finding.level in (Level.WARNING, Level.ERROR)] == []
+    assert [finding.found for finding in found.findings if finding.check == "device"] == []
 
 
 def test_they_are_small_enough_for_the_wheel():
     assert 0 < sum(path.stat().st_size for path in TABLES) <= 2_000_000
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_their_devices_are_known_without_a_table_of_them():
+    for path in TABLES:
+        device = table.load(path).device
+        assert device_names.named(device.slug, []).slug == device.slug
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)

@@ -49,13 +49,9 @@ def _load(where: str) -> list[Table]:
     from tuner.tables import diff as editions
 
     try:
-        found = editions.load(where)
+        return editions.load(where, output.warn)
     except (StoreError, TableError) as e:
         raise UsageError(str(e)) from e  # exit code 1 means that they differ
-    for table in found:
-        for fault in table.faults:
-            click.echo(f"{where}: {fault}", err=True)
-    return found
 
 
 def _print(difference: Difference) -> None:

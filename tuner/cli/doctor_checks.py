@@ -240,6 +240,8 @@ def check_tables() -> list[Diagnosis]:
             except (TableError, OSError) as e:
                 warnings.append(f"{source.name}: {e}")
                 continue
+            for slug in source.slugs() or [""]:
+                source.winners(slug)  # which warns of what it cannot read
             if devices:
                 findings.append(Diagnosis("tables", Status.OK, f"{source.name}: for {devices}"))
     findings += [Diagnosis("tables", Status.WRONG, warning) for warning in warnings]

@@ -15,12 +15,10 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
 
 @click.command("import")
-@click.argument(
-    "files", metavar="FILE|DIR|ARCHIVE|PACKAGE...", nargs=-1, required=True, type=options.Place(path_type=Path)
-)
+@click.argument("files", metavar="FILE|DIR|ARCHIVE|PACKAGE...", nargs=-1, required=True, type=options.Place())
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write into this folder.")
 @options.json_option
-def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
     """Bring tables from elsewhere into a folder, or read what others tuned.
 
     Tables of triton-tuner, as files, in a folder, in an archive (zip, tar) or in an installed package, are checked by
@@ -34,15 +32,19 @@ def import_(files: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from tuner.tables.importing import candidates, tables
     from tuner.tables.importing import reader as imported
 
-    ours = [path for path in files if tables.holds_tables(path)]
-    others = [path for path in files if path not in ours]
+    for name in files:
+        if "://" in name:
+            raise UsageError(f"{name} is an address: download it first, then name the file")
+    paths = [Path(name) for name in files]
+    ours = [path for path in paths if tables.holds_tables(path)]
+    others = [path for path in paths if path not in ours]
     if ours and others:
         imported.read(others[0])  # says what is wrong with one that is not there, or a database
         raise UsageError(f"{ours[0]} holds tables of triton-tuner, others are of other tools: import them one by one")
     if ours:
         _bring(ours, out, as_json=as_json)
         return
-    found = [imported.read(path) for path in files]
+    found = [imported.read(path) for path in paths]
     for one in found:
         for reason, rows in one.left_out.items():
             click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)

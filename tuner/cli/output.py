@@ -97,6 +97,11 @@ def by_name(record: Any, *left_out: str) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record) if field.name not in left_out}
 
 
+def warn(line: str) -> None:
+    """Print a line on stderr."""
+    click.echo(line, err=True)
+
+
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: "1 row", "2 rows", "0 aliases", "2 families"."""
     if number != 1:

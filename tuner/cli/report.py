@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner import files
-from tuner.cli import options
+from tuner.cli import options, output
 from tuner.errors import TableError, TunerError, UsageError
 from tuner.location import database_location, sqlite_path
 
@@ -43,6 +43,8 @@ def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[
         found = measurements.read(store, device=device, suites=suite_names)
     compared = None if against is None else regressions(found, _edition(against), Path(against).name)
     files.write_text(out, page(document(found, against=compared)))
+    if compared and compared["nothing"]:
+        click.echo(f"nothing can be compared with {against}: {compared['nothing']}", err=True)
     click.echo(f"wrote {out}", err=True)
 
 
@@ -72,10 +74,7 @@ def _same(one: str, other: str) -> bool:
 def _edition(against: str) -> list[Table]:
     from tuner.tables import diff
 
-    found = diff.load(against)
-    for table in found:
-        for fault in table.faults:
-            click.echo(f"{against}: {fault}", err=True)
+    found = diff.load(against, output.warn)
     if not found:
         raise TableError(f"{against} holds no winner to compare with: name a database or tables that do")
     return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.bench.retime import Retimed
     from tuner.sweep.paired import PairedRunner
 
-_COLUMNS = ("state", "problem", "config", "us", "loss", "vs default", "vs vendor", "reason")
+_COLUMNS = ("state", "problem", "config", "us", "change", "vs default", "vs vendor", "reason")
 
 
 class Share(click.ParamType[float]):
@@ -93,8 +93,8 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
     played: list[Retimed] = []
     for one in play(rows, runner, fail_above):
         played.append(one)
-        said = one.reason or ("" if one.loss is None else f"{one.loss:+.1%}")
-        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {one.state.value} {said}".rstrip(), err=True)
+        said = ", ".join(filter(None, (one.state.value, one.reason or _change(one.loss))))
+        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {said}", err=True)
     places = {row.problem: place for place, row in enumerate(rows)}
     return sorted(played, key=lambda one: places[one.row.problem])
 
@@ -140,8 +140,20 @@ def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, given: 
         body = {"place": place, "device": runner.device.slug, "environment": runner.environment}
         output.print_json({**body, "fail_above": given["fail_above"], "counts": counts, "rows": rows})
         return
-    output.print_table(_COLUMNS, [_cells(one) for one in played if one.state.value != "holds"], empty="all rows hold")
-    click.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+    if counts == {"holds": len(played)}:
+        click.echo("the row holds" if len(played) == 1 else f"all {len(played)} rows hold")
+        return
+    output.print_table(_COLUMNS, [_cells(one) for one in played if one.state.value != "holds"], empty="")
+    said = {state: "hold" if state == "holds" and count > 1 else state for state, count in counts.items()}
+    click.echo(", ".join(f"{count} {said[state]}" for state, count in sorted(counts.items())))
+
+
+def _change(loss: float | None) -> str:
+    """A loss in words: "3.4% slower"."""
+    if loss is None:
+        return ""
+    share = f"{abs(loss):.1%}"
+    return "as fast" if share == "0.0%" else f"{share} {'slower' if loss > 0 else 'faster'}"
 
 
 def _cells(one: Retimed) -> tuple[str, ...]:
@@ -151,7 +163,7 @@ def _cells(one: Retimed) -> tuple[str, ...]:
         str(one.row.problem),
         one.row.config.label,
         "" if one.median_us is None else f"{one.median_us:.2f}",
-        "" if one.loss is None else f"{one.loss:+.1%}",
+        _change(one.loss),
         *(f"{ratios[name]:.3f}" if name in ratios else "" for name in ("default", "vendor")),
         one.reason,
     )

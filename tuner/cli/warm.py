@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,12 @@ from tuner.cli import kernel_options as kernels
 from tuner.cli import options, output
 from tuner.cli.output import quantity
 from tuner.errors import DeviceError, TableError, UsageError
-from tuner.hardware.device import Device, current
+from tuner.hardware.device import INTERPRETER, Device, current
 
 if TYPE_CHECKING:
     from tuner.kernel.config import Config
     from tuner.lookup.row import Row
+    from tuner.lookup.sources import Source
     from tuner.problem import Problem
     from tuner.problem.family import Range
     from tuner.sweep.compile_pool import CompilePool
@@ -50,7 +53,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
         raise UsageError("the interpreter compiles nothing: unset TRITON_INTERPRET")
     for name in names:
         kernels.find(name)
-    device, rows, ranges = _rows(places, slug)
+    device, rows, ranges, left_out = _rows(places, slug)
     if device.is_interpreter:
         raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     begun = time.monotonic()
@@ -63,13 +66,16 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
         "seconds": round(time.monotonic() - begun, 1),
         "cache": knobs.cache.dir,
         "failed": failed,
+        "left_out": left_out,
     }
     _report(found, as_json=as_json)
     return 1 if failed else 0
 
 
-def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row], list[tuple[Problem, Range]]]:
-    """The device, the rows that sources hold for it, and the ranges of M by the problems of their rows."""
+def _rows(
+    places: Sequence[str], slug: str | None
+) -> tuple[Device, list[Row], list[tuple[Problem, Range]], Counter[str]]:
+    """The device, the rows that sources hold for it, the ranges of M by their problems, and why rows are left out."""
     from tuner.lookup import device_names, match_rules, sources
     from tuner.lookup.lookup import resolver
 
@@ -77,17 +83,34 @@ def _rows(places: Sequence[str], slug: str | None) -> tuple[Device, list[Row], l
     try:
         device = current() if slug is None else device_names.named(slug, asked)
     except DeviceError as e:
-        raise UsageError(f"{e}" if slug else "no GPU here: name what to compile for, --device SLUG") from e
+        raise UsageError(f"{e}" if slug else _no_gpu(asked)) from e
     by_source = [source.winners(device.slug) for source in asked]
     held = dict.fromkeys(row for winners in by_source for rows in winners.rows.values() for row in rows)
-    rows = [row for row in held if match_rules.refusal(row, row.problem, device) is None]
+    refused = {row: match_rules.refusal(row, row.problem, device) for row in held}
+    rows = [row for row, reason in refused.items() if reason is None]
+    left_out = Counter(reason for reason in refused.values() if reason is not None)
     if not rows:
         where = ", ".join(source.name for source in asked) or "any source"
-        raise TableError(
-            f"no row that {device.slug} can use in {where}: name a table of it, or tune on it with `tuner run`"
-        )
+        if left_out:
+            said = "all stale" if all(reason.startswith("stale: ") for reason in left_out) else "none can be used"
+            whose = f"{where}: {quantity(len(held), 'row')} of {device.slug}, {said}"
+            raise TableError(f"{whose}: {_reasons(left_out).removeprefix('stale: ')}: tune again with `tuner run`")
+        raise TableError(f"no row of {device.slug} in {where}: name a table of it, or tune on it with `tuner run`")
     ranges = [each for winners in by_source for tuned in winners.families.values() for each in tuned.by_row()]
-    return device, rows, ranges
+    return device, rows, ranges, left_out
+
+
+def _no_gpu(asked: Sequence[Source]) -> str:
+    slugs = sorted({slug for source in asked for slug in source.slugs()} - {INTERPRETER.slug})
+    known = f"one of {', '.join(slugs)}" if slugs else "but nothing here is for a GPU"
+    return f"no GPU here: name what to compile for, --device SLUG, {known}"
+
+
+def _reasons(left_out: Counter[str]) -> str:
+    if len(left_out) == 1:
+        return next(iter(left_out))
+    shown = [f"{reason} ({quantity(count, 'row')})" for reason, count in left_out.most_common(2)]
+    return "; ".join([*shown, *(["and others"] if len(left_out) > 2 else [])])
 
 
 def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, str]:
@@ -96,7 +119,10 @@ def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Elsewhere it would leave an empty line. FORCE_COLOR in a log wants no bar there.
+    silent = sys.stderr is None or not sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
         bar = progress.add_task("", total=len(asked))
         failed = pool.compile_all(asked, lambda left: progress.update(bar, completed=len(asked) - left))
     return {f"{problem}: {config}": message for (problem, config), message in failed.items()}
@@ -108,5 +134,7 @@ def _report(found: dict[str, Any], *, as_json: bool) -> None:
         return
     made = f"{quantity(found['kernels'], 'kernel')} of {quantity(found['rows'], 'row')}"
     click.echo(f"{found['device']}: {made} in {found['cache']}, {found['seconds']} s")
+    if found["left_out"]:
+        click.echo(f"left out {quantity(found['left_out'].total(), 'row')}: {_reasons(found['left_out'])}", err=True)
     for what, message in found["failed"].items():
         click.echo(f"did not compile: {what}: {message}", err=True)

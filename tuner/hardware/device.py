@@ -146,6 +146,11 @@ KNOWN = {
 Source: the vendors' data sheets; AMD's L2 figure is its Infinity Cache, which is what repeated reads come from. Their
 clocks and bandwidths are those that the table of architectures has.
 """
+MODELS = (
+    *KNOWN.values(),
+    describe(name="NVIDIA H100 80GB HBM3", arch="sm_90", sm_count=132, memory_bytes=85017493504, l2_bytes=50 * _MIB),
+)
+"""Every GPU model that is known here: those, and the others that tables come with triton-tuner for."""
 
 
 def from_properties(properties: Any) -> Device:

@@ -41,6 +41,8 @@ REVISION = "0007"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
 OLDEST_REVISION = "0001"
 """The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""
+DAMAGED = "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`"
+"""What to do about a file that SQLite cannot make sense of."""
 BUSY_SECONDS = 2.0
 """How long a first lookup waits for a writer that recovers its log; ordinary writing never blocks a reader."""
 
@@ -225,8 +227,10 @@ def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             if before == _state(path):
                 return answer
         return _query(path, "mode=ro", query)  # it is being written all the time: its log is there to stay
-    except (OSError, sqlite3.Error, UnicodeDecodeError) as e:  # the last where SQLite's own message cites damaged bytes
+    except (OSError, sqlite3.OperationalError) as e:
         raise TableError(f"cannot read the database {path}: {e}") from e
+    except (sqlite3.Error, UnicodeDecodeError) as e:  # the last where SQLite's own message cites damaged bytes
+        raise TableError(f"cannot read the database {path}: {DAMAGED} ({e})") from e
 
 
 def _query(path: Path, how: str, query: Callable[[sqlite3.Connection], T]) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tuner.errors import DeviceError
-from tuner.hardware.device import INTERPRETER, KNOWN, Device, slug_of
+from tuner.hardware.device import INTERPRETER, MODELS, Device, slug_of
 
 if TYPE_CHECKING:
     from tuner.lookup.sources import Source
@@ -23,7 +23,7 @@ def named(name: object, sources: Iterable[Source]) -> Device:
         raise DeviceError(
             f"device is {name!r}: expected a slug, a name or a Device; for GPU 0 use tuner.device.current(0)"
         )
-    known = {device.slug: device for device in (INTERPRETER, *KNOWN.values())}
+    known = {device.slug: device for device in (INTERPRETER, *MODELS)}
     holding = {slug: source for source in sources for slug in source.slugs()}
     slugs = sorted({*known, *holding})
     found = [slug for slug in slugs if slug == name] or [slug for slug in slugs if _is_of(slug, name)]

@@ -4,8 +4,8 @@ First what `tuner.use` named, then `$TUNER_TABLES`, the user's database, the tab
 that come with triton-tuner.
 
 `check` and `devices` of a source raise TableError where it cannot be read. `winners` never raises: what cannot be read
-is one warning, and holds nothing. `slugs` gives the slugs of its devices without reading rows, and neither raises nor
-warns, because `winners` does.
+is one warning, and holds nothing. `devices` does not warn of what it leaves out, because `winners` does. `slugs` gives
+the slugs of its devices without reading rows, and neither raises nor warns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TableFile:
 
     def devices(self) -> list[Device]:
         """The device that it is for."""
-        return table_files.devices(self.name, [self.path])
+        return table_files.devices([self.path])
 
     def slugs(self) -> list[str]:
         """The slug of that device."""
@@ -93,7 +93,7 @@ class _Folder:
 
     def devices(self) -> list[Device]:
         """The devices of all its tables."""
-        return table_files.devices(self.name, table_files.tables_in(self._folder()))
+        return table_files.devices(table_files.tables_in(self._folder()))
 
     def slugs(self) -> list[str]:
         """The slugs in the names of its tables."""
@@ -186,7 +186,7 @@ class Database:
     def devices(self) -> list[Device]:
         """The devices it has seen."""
         path = self._path()
-        return _reader().read_devices(path) if _holds(path) else []
+        return _reader().describe_devices(path)[0] if _holds(path) else []
 
     def slugs(self) -> list[str]:
         """The slugs of these devices."""

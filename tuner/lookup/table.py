@@ -236,6 +236,8 @@ def _json(content: bytes, name: str) -> Any:
     except UnicodeDecodeError as e:
         raise _neither(name, f"not text ({e.reason})") from e
     except (ValueError, RecursionError) as e:
+        if FORMAT.encode() in content:
+            raise TableError(f"{name}: a table that is cut short or damaged ({e}): export or download it again") from e
         raise _neither(name, f"not JSON ({e})" if content else "it is empty") from e
 
 

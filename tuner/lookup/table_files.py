@@ -5,6 +5,7 @@ A table that cannot be read raises nothing: it is one warning, and the others ar
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -47,9 +48,13 @@ def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = l
     return DeviceWinners(name, rows, "; ".join([note, *trouble]), known)
 
 
-def devices(name: str, paths: Iterable[Traversable]) -> list[Device]:
-    """The devices that tables are for."""
-    return [each.device for each in _read_all(name, paths)[0]]
+def devices(paths: Iterable[Traversable]) -> list[Device]:
+    """The devices that tables are for, of those that can be read: `of_tables` warns of the others."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(TableError):
+            found.append(loaded_table.load(path).device)
+    return found
 
 
 def tables_in(folder: Traversable) -> list[Traversable]:

@@ -14,6 +14,14 @@ _PRESENT = {"name": "present", "value": []}
 """The kernels that a chart shows, which are those of its legend."""
 _US = {"type": "log", "nice": False, "padding": 12}
 _TIME = {"title": "time, µs (log scale)", "format": "~g", "tickCount": 6}
+_FACTOR = {
+    "title": "times as fast (log scale)",
+    "titleAnchor": "start",
+    "format": ".3~g",
+    "orient": "top",
+    "tickCount": 7,
+}
+"""An axis over a chart. The chart's menu is over its end, so that the title is over its begin."""
 _ROW = {"type": "bar", "height": {"band": 1}}
 _LEGEND_COLUMNS = {"expr": "max(2, floor(width / 130))"}
 
@@ -66,8 +74,7 @@ def overview() -> Spec:
     """Winners against torch's library and the default config, the fastest first; `chosen` is marked."""
     y = {"field": "short", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False, "labelPadding": 8}}
     ratio = {"type": "log", "base": 2, "nice": False, "padding": 16}
-    axis = {"title": "times as fast (log scale)", "format": ".3~g", "orient": "top", "tickCount": 7}
-    x = {"type": "quantitative", "scale": ratio, "axis": axis}
+    x = {"type": "quantitative", "scale": ratio, "axis": _FACTOR}
     titles = {"name": "problem", "label": "winner", "us_text": "time", "vendor_text": "vs torch"}
     tooltip = _tooltip(**titles, default_text="vs default")
     color = {"condition": {"test": "datum.vs_vendor >= 1", "value": FASTER}, "value": SLOWER}
@@ -218,7 +225,7 @@ def coverage() -> Spec:
     span = {"x": {"field": "n", **x}, "y": {"field": "first", **y}, "y2": {"field": "last"}}
     family = _layer(mark, span, only="isValid(datum.last)")
     point = {"x": {"field": "n", **x}, "y": {"field": "m", **y}, "tooltip": tooltip}
-    mark = {"type": "circle", "size": 58, "opacity": 1, "stroke": NEUTRAL, "strokeWidth": 0.5, "cursor": "pointer"}
+    mark = {"type": "circle", "size": 58, "opacity": 1, "style": "ink", "strokeWidth": 1, "cursor": "pointer"}
     tuned = _layer(mark, point | {"color": color}, only="isValid(datum.m) && isValid(datum.vs_vendor)")
     mark = {"type": "point", "size": 55, "strokeWidth": 1.5, "cursor": "pointer", "style": "ink"}
     shape = {"condition": {"test": "datum.tuned", "value": "circle"}, "value": "cross"}
@@ -284,12 +291,12 @@ def card(field: str, title: str) -> Spec:
 def regressions() -> Spec:
     """The time before over the time now, by problem, the most slowed first."""
     encoding = {
-        "y": {"field": "name", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False}},
+        "y": {"field": "short", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False}},
         "x": {
             "field": "ratio",
             "type": "quantitative",
             "scale": {"type": "log", "base": 2, "nice": False, "padding": 16},
-            "axis": {"title": "times as fast as before (log scale)", "format": ".3~g", "orient": "top", "tickCount": 7},
+            "axis": _FACTOR,
         },
         "x2": {"datum": 1},
         "color": {"condition": {"test": "datum.ratio >= 1", "value": FASTER}, "value": SLOWER},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tuner.lookup.table import Table
@@ -19,7 +19,7 @@ def regressions(found: Measurements, against: Iterable[Table], name: str) -> dic
         against: the other edition's tables.
         name: what to call it.
     """
-    ours = select(found.winners, found.families).tables
+    ours, against = select(found.winners, found.families).tables, list(against)
     changes, same, other_versions = [], 0, 0
     for difference in compare(against, ours):
         mine = sum(
@@ -37,4 +37,14 @@ def regressions(found: Measurements, against: Iterable[Table], name: str) -> dic
                 | {"before_us": round(before.median_us, 3), "after_us": round(after.median_us, 3)}
             )
     changes.sort(key=lambda change: (change["ratio"], change["device"], change["problem"]))
-    return {"name": name, "changes": changes, "same": same, "other_versions": other_versions}
+    nothing = "" if changes or same else _why_nothing(ours, against, are_other_versions=other_versions > 0)
+    return {"name": name, "changes": changes, "same": same, "other_versions": other_versions, "nothing": nothing}
+
+
+def _why_nothing(ours: Sequence[Table], theirs: Sequence[Table], *, are_other_versions: bool) -> str:
+    if are_other_versions:
+        return "what both hold was measured under other versions or another protocol"
+    mine, its = (sorted({table.device.slug for table in edition}) for edition in (ours, theirs))
+    if set(mine).isdisjoint(its):
+        return f"it holds winners of {', '.join(its)}, this report those of {', '.join(mine) or 'no device'}"
+    return "no problem has a winner in both"

@@ -20,27 +20,31 @@ from sqlalchemy.pool import QueuePool
 from tuner import files
 from tuner.errors import StoreError
 from tuner.location import database_location, sqlite_path
+from tuner.lookup.database import DAMAGED
 from tuner.store.column_values import StrayValue
 from tuner.store.filesystem import journal_mode
 
 BUSY_TIMEOUT_S = 30.0
 """How long a statement waits for another process's lock."""
 
+ANOTHER = "name another with --db or $TUNER_DB"
+"""The advice where a database cannot be used; see `Database.another`."""
+
 _log = logging.getLogger(__name__)
 _WAL_HEADER = 2
 """Bytes 18 and 19 of a database's header: https://www.sqlite.org/fileformat.html#file_format_version_numbers."""
 _MEANINGS = {
     "database is locked": "another process holds its lock: one writes at a time, try again when that one has ended",
-    "file is not a database": "not a SQLite database: name another with --db or $TUNER_DB",
-    "malformed": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
-    "Could not decode": "damaged: restore a backup, or save what is readable with `sqlite3 FILE .recover`",
+    "file is not a database": f"not a SQLite database: {ANOTHER}",
+    "malformed": DAMAGED,
+    "Could not decode": DAMAGED,
     "database or disk is full": "the disk is full: nothing of this was written, make room and go on",
     "disk I/O error": "the disk could not be read or written: nothing of this was written",
-    "readonly database": "not writable: check its permissions and its folder's, or name another with --db",
-    "unable to open": "could not be opened: check its permissions and its folder's, or name another with --db",
+    "readonly database": f"not writable: check its permissions and its folder's, or {ANOTHER}",
+    "unable to open": f"could not be opened: check its permissions and its folder's, or {ANOTHER}",
 }
 """What SQLite's messages mean here, by words of theirs; the first that fits counts."""
-_NO_SERVER = "no server answers there: start it, or name another database with --db or $TUNER_DB"
+_NO_SERVER = f"no server answers there: start it, or {ANOTHER}"
 _ENDED = "the server ended the connection: type the same command again, committed rows are kept"
 _BUSY = "the server takes nobody in just now: type the same command again"
 _AWAY = {
@@ -68,10 +72,10 @@ _SERVER_MEANINGS = {
     **_AWAY,
     "pg_hba.conf": "the server does not let this user in from here: its owner can add a line to its pg_hba.conf",
     "permission denied": "this user may not do that: its owner can GRANT it",
-    "password": "the server lets nobody in without: give --db postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
-    "role ": "the server does not know this user: give --db postgresql://USER@HOST/NAME",
-    "database ": "the server cannot open it: make it with createdb, or name another with --db",
-    "read-only transaction": "not writable: it is a copy that follows another server, name that one with --db",
+    "password": "the server lets nobody in without: give postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
+    "role ": "the server does not know this user: give postgresql://USER@HOST/NAME",
+    "database ": f"the server cannot open it: make it with createdb, or {ANOTHER}",
+    "read-only transaction": "not writable: it is a copy that follows another server, name that one",
 }
 """What all of PostgreSQL's mean; the first that fits counts, and many name a user and a database beside their point."""
 _EXPECTED = "expected a path, or postgresql://user@host/name"
@@ -85,15 +89,19 @@ class Database:
         label: the location in messages and in commands to type; a password is masked.
         path: the file of a SQLite database, None for a server's.
         url: where a server's database is, None for SQLite.
+        another: how messages say to name another one.
     """
 
     label: str
     path: Path | None
     url: URL | None = None
+    another: str = ANOTHER
 
 
-def locate(location: str | Path | None) -> Database:
+def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
     """The database of `--db` or `Store.open`: a path or a URL; None leaves the choice to `$TUNER_DB`.
+
+    See `Database` for `another`.
 
     Raises:
         StoreError: the URL cannot be read.
@@ -103,7 +111,7 @@ def locate(location: str | Path | None) -> Database:
     if path is not None:
         if given.removeprefix("sqlite:///").startswith("~") and str(path).startswith("~"):
             raise StoreError(f"not a database file: {given!r}: no such home: expected a path, or ./~ for such a name")
-        return Database(given, path)
+        return Database(given, path, another=another)
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
@@ -115,7 +123,7 @@ def locate(location: str | Path | None) -> Database:
         raise StoreError(f"{scheme}://...: neither SQLite nor PostgreSQL: {_EXPECTED}")
     secrets = {name: "***" for name in url.query if "password" in name}
     label = url.update_query_dict(secrets).render_as_string(hide_password=True)
-    return Database(label, None, url.set(drivername="postgresql+psycopg"))  # the driver of our extra
+    return Database(label, None, url.set(drivername="postgresql+psycopg"), another)  # the driver of our extra
 
 
 def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
@@ -133,9 +141,12 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
         raise StoreError(f"{database.label} is a folder: expected a database file, for instance {path / 'tuner.db'}")
     files.check_regular(path, "database", error=StoreError)
     if read_only and not path.exists():
-        raise StoreError(f"no database at {database.label}: `tuner run` makes one, --db or $TUNER_DB names another")
+        raise StoreError(f"no database at {database.label}: `tuner run` makes one, or {database.another}")
     if not read_only:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StoreError(f"{database.label}: {path.parent} is not a folder: {database.another}") from None
     engine = create_engine(
         "sqlite://",
         creator=lambda: connect_file(path, read_only=read_only, timeout_s=timeout_s),
@@ -218,18 +229,17 @@ def faults(database: Database) -> Iterator[None]:
     try:
         yield
     except StatementError as e:
-        meaning = _meaning(e.orig, _MEANINGS if database.path else _SERVER_MEANINGS)
         kind = UnavailableError if not database.path and _is_away(e) else StoreError
-        raise kind(f"{database.label}: {meaning}") from e
+        raise kind(_said(database, e.orig)) from e
     except sqlite3.Error as e:
-        raise StoreError(f"{database.label}: {_meaning(e)}") from e
+        raise StoreError(_said(database, e)) from e
     except StrayValue as e:
         advice = f"`tuner db check --db {shlex.quote(database.label)}` says more"
         raise StoreError(f"{database.label}: damaged: {e}: {advice}") from e
     except UnicodeDecodeError as e:  # SQLite's own message cites damaged bytes
-        raise StoreError(f"{database.label}: {_meaning(sqlite3.DatabaseError(f'malformed schema: {e}'))}") from e
+        raise StoreError(_said(database, sqlite3.DatabaseError(f"malformed schema: {e}"))) from e
     except OSError as e:
-        raise StoreError(f"{database.label}: {e.strerror or e}: name another with --db or $TUNER_DB") from e
+        raise StoreError(f"{database.label}: {e.strerror or e}: {database.another}") from e
 
 
 def _is_away(error: StatementError) -> bool:
@@ -237,12 +247,13 @@ def _is_away(error: StatementError) -> bool:
     return broken or any(words in str(error.orig) for words in _AWAY)
 
 
-def _meaning(error: BaseException | None, meanings: dict[str, str] = _MEANINGS) -> str:
+def _said(database: Database, error: BaseException | None) -> str:
+    """What a driver's error means for a database, and what to do."""
     said = " ".join(str(error).split())
-    for words, meaning in meanings.items():
+    for words, meaning in (_MEANINGS if database.path else _SERVER_MEANINGS).items():
         if words in said:
-            return f"{meaning} ({said})"
-    return said
+            return f"{database.label}: {meaning.replace(ANOTHER, database.another)} ({said})"
+    return f"{database.label}: {said}"
 
 
 class _Undecodable(str):

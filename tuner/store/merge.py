@@ -63,7 +63,7 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
         StoreError: one of them is missing, locked or damaged, or another process writes to the destination. The
             destination is as it was.
     """
-    database = locate(destination)
+    database = locate(destination, another="name another as DEST")
     with ExitStack() as opened:
         found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
         with _destination(database, busy_timeout_s) as connection:
@@ -85,7 +85,7 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
 @contextmanager
 def _reading(location: str, destination: Database, timeout_s: float) -> Iterator[Source]:
     """A source at the head, as it is at this moment: all of it is read in one transaction."""
-    database = locate(location)
+    database = locate(location, another="name another as SRC")
     with faults(database):
         if _is_same(database, destination):
             raise UsageError(f"{location} is the destination itself: name another database to merge into it")

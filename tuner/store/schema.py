@@ -62,7 +62,7 @@ def revision(connection: Connection, database: Database) -> str | None:
     if found is None:
         raise SchemaError(
             f"{database.label} is no database of triton-tuner but another program's (it has the tables"
-            f" {', '.join(sorted(tables)[:5])}): name another with --db or $TUNER_DB"
+            f" {', '.join(sorted(tables)[:5])}): {database.another}"
         )
     return str(found)
 
@@ -166,7 +166,7 @@ def refusal(found: str | None, database: Database) -> SchemaError:
         return SchemaError(f"{database.label} has schema {found}, this version needs {HEAD}: {cure}")
     return SchemaError(
         f"{database.label} has schema {found}, newer than the {HEAD} of this version ({__version__}):"
-        " upgrade triton-tuner, or name another with --db"
+        f" upgrade triton-tuner, or {database.another}"
     )
 
 

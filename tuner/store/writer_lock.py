@@ -32,6 +32,6 @@ def sole_writer(path: Path, label: str) -> Iterator[bool]:
             except BlockingIOError:
                 raise StoreError(
                     f"another `tuner run` or `tuner merge` is writing to {label}: wait until it has ended, or name "
-                    "another with --db"
+                    "another database"
                 ) from None
         yield held

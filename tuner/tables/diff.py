@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner import files
 from tuner.errors import TableError
@@ -16,6 +18,9 @@ from tuner.problem import Problem
 from tuner.problem.batches import Batches
 from tuner.problem.family import Check, Family, Range
 from tuner.problem.text import family_name, problem_order
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 _DIGITS = 4  # of a table's figures: a database holds more
 
@@ -151,8 +156,12 @@ def _figures(row: Row) -> tuple[float | None, ...]:
     return tuple(None if figure is None else round(figure, _DIGITS) for figure in figures)
 
 
-def load(where: str) -> list[Table]:
+def load(where: str, warn: Callable[[str], object]) -> list[Table]:
     """Every table of a place, sorted by op and device: of a file, a folder, a package, a SQLite database or a URL.
+
+    Args:
+        where: the place.
+        warn: is told what is wrong with a file that is used all the same, or with what is left out of it.
 
     Raises:
         TableError: it is not there, cannot be read, or holds no table.
@@ -165,14 +174,21 @@ def load(where: str) -> list[Table]:
     package = None if path.exists() else sources.package(where)
     if package is not None or path.is_dir():
         paths = table_files.tables_in(path) if package is None else package.tables()
-        return sorted(map(table.load, paths), key=lambda one: (one.op, one.device.slug))
+        return sorted((_load(each, warn) for each in paths), key=lambda one: (one.op, one.device.slug))
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
     try:
         is_database = database.is_database(path)
     except OSError as e:
         raise TableError(f"cannot read {path}: {e.strerror}") from e
-    return _of_database(where) if is_database else [table.load(path)]
+    return _of_database(where) if is_database else [_load(path, warn)]
+
+
+def _load(path: Path | Traversable, warn: Callable[[str], object]) -> Table:
+    found = table.load(path)
+    for fault in found.faults:
+        warn(f"{path}: {fault}")
+    return found
 
 
 def _of_database(where: str) -> list[Table]:

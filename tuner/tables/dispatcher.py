@@ -22,10 +22,25 @@ from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.batches import split, with_batch
-from tuner.problem.gemm_fields import COARSE_SUMS
+from tuner.problem.gemm_fields import ACTIVATIONS, COARSE_SUMS, LAYOUTS, PRECISIONS, SCALINGS
 from tuner.version import __version__
 
 _TEMPLATE = Path(__file__).with_name("dispatcher_template.py")
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "layout": LAYOUTS,
+    "epilogue": (*ACTIVATIONS, "bias", *(f"bias+{name}" for name in ACTIVATIONS)),
+    "precision": (None, *PRECISIONS),
+    "scaling": SCALINGS,
+    "aligned": (None, False, True),
+    "fast_accum": (False, True),
+    "b_padded": (False, True),
+}
+"""What the arguments of a module may be; `()` is anything."""
+_OF_OP: dict[str, dict[str, tuple[Any, ...]]] = {
+    "matmul": {"invariant": (False, True)},
+    "grouped_mm": {"listed": (False, True), "invariant": (False,)},
+}
+_SIZES = {"bmm": ("m", "n", "k", "batch"), "grouped_mm": ("m", "n", "k", "groups")}
 _DATA = re.compile(r"^OP = .*?\n\n", re.MULTILINE | re.DOTALL)
 
 
@@ -76,6 +91,9 @@ def dispatcher(table: Table) -> Dispatcher:
         rows.setdefault(_key(row.problem), {})[row.problem.m, split(row.problem)[1]] = place(row.config)
     winners = DeviceWinners("", by_problem(usable), "", families.by_key(table.families))
     ranges = dict(_ranges(tuned, winners, table, place) for tuned in winners.families.values())
+    sizes = _SIZES.get(table.op, ("m", "n", "k"))
+    values = {**_VALUES, **_OF_OP.get(table.op, {"invariant": (False,)})}
+    others = sorted({name for row in usable for name, _ in row.problem.extras} - {*sizes, *values})
     data = (
         f"OP = {table.op!r}\n"
         f"DEVICE = {table.device.slug!r}\n"
@@ -85,7 +103,9 @@ def dispatcher(table: Table) -> Dispatcher:
         f"{_lines((f'{key}: {spans}' for key, spans in ranges.items()), '{}')}\n"
         f"BYTES: dict[str, int] = {dtypes.ITEMSIZE}\n"
         f"SHORT: dict[str, str] = {dtypes.SHORT}\n"
-        f"COARSE_SUMS: tuple[str, ...] = {COARSE_SUMS}\n\n"
+        f"COARSE_SUMS: tuple[str, ...] = {COARSE_SUMS}\n"
+        f"SIZES: tuple[str, ...] = {sizes}\n"
+        f"VALUES: dict[str, tuple[Any, ...]] = {values | dict.fromkeys(others, ())}\n\n"
     )
     name = re.sub(r"\W+", "_", f"{table.op}_{table.device.slug}", flags=re.ASCII)
     found = (span for spans in ranges.values() for span in spans)

@@ -65,6 +65,9 @@ function options(select, entries, value) {
 
 // Charts ------------------------------------------------------------------------------------------------------------
 
+// What makes a chart as high as its rows. Vega-Lite can count them itself, and warns that it then cannot fit a height.
+const rowsHigh = (count) => (spec) => { spec.height = spec.height.step * count; };
+
 async function draw(name, datasets, params = {}, change = null) {
   const target = byId(`${name}-chart`);
   const old = views[name];
@@ -80,9 +83,10 @@ async function draw(name, datasets, params = {}, change = null) {
   for (const param of spec.params || []) param.value = params[param.name] ?? param.value;
   if (change) change(spec, target);
   const config = structuredClone(dark.matches ? drawn.dark : drawn.light);
-  config.axisY = { labelLimit: Math.max(110, Math.min(330, target.clientWidth * 0.42)) };
+  config.axisY = { labelLimit: Math.max(110, Math.min(330, target.clientWidth * 0.46)) };
   views[name] = await vegaEmbed(target, spec, {
-    config, mode: "vega-lite", renderer: name === "clock" || name === "power" ? "canvas" : "svg",
+    config, mode: "vega-lite", logLevel: 1, // errors alone: it would warn of every layer that has no row
+    renderer: name === "clock" || name === "power" ? "canvas" : "svg",
     actions: { export: true, source: false, compiled: false, editor: false }, tooltip: { theme: "custom" },
     downloadFileName: `triton-tuner-${name}`,
   });

@@ -5,9 +5,10 @@
 const winnerOf = (problem) => data.winners.find((row) => here(row) && row.problem === problem);
 const searchOf = (problem) => data.searches.find((row) => here(row) && row.problem === problem);
 
+const ops = new Set(data.problems.map((problem) => problem.name.split(" ")[0]));
+const short = (name) => (ops.size > 1 ? name : name.slice(name.indexOf(" ") + 1)); // labels are cut on narrow screens
+
 function winnerRows() {
-  const ops = new Set(data.problems.map((problem) => problem.name.split(" ")[0]));
-  const short = (name) => (ops.size > 1 ? name : name.slice(name.indexOf(" ") + 1)); // labels are cut on narrow screens
   return data.winners.filter(here).map((row) => ({
     ...row, name: data.problems[row.problem].name, short: short(data.problems[row.problem].name), label: data.configs[row.config].label, us_text: time(row.us),
     vendor_text: ratio(row.vs_vendor), default_text: ratio(row.vs_default),
@@ -22,6 +23,7 @@ function head() {
   byId("measured").textContent = `${many(place.trials, "trial")} of ${many(place.problems, "problem")}`
     + (place.first ? `, measured from ${moment(place.first)} to ${moment(place.last)} UTC.` : ".");
   byId("interpreter").hidden = !place.interpreter;
+  byId("library").textContent = place.interpreter ? "torch's own product on the CPU" : "torch's own library (cuBLAS or hipBLASLt)";
   if (data.shown) {
     byId("thinned").textContent = `Of ${data.shown[1].toLocaleString("en")} trials this page holds ${data.shown[0].toLocaleString("en")}: `
       + "winners, ties and the best so far of every search are all here, and the other trials are an even sample. Counts are of all trials.";
@@ -62,7 +64,7 @@ function overview() {
   ], rows);
   const rival = rows.some((row) => row.vs_vendor != null || row.vs_default != null);
   byId("overview-chart").hidden = !rival;
-  return rival ? draw("overview", { winners: rows }, { chosen: state.problem ?? -1 }) : null;
+  return rival ? draw("overview", { winners: rows }, { chosen: state.problem ?? -1 }, rowsHigh(rows.length)) : null;
 }
 
 function coverage() {
@@ -100,7 +102,7 @@ function failures() {
     ["of the kernel's", (row) => `${fixed(100 * row.share, 1)}%`, "number"],
     ["said most often", (row) => row.message, "message"],
   ], failed);
-  return failed.length ? draw("failures", { failures: failed }) : null;
+  return failed.length ? draw("failures", { failures: failed }, {}, rowsHigh(new Set(failed.map((row) => row.kernel)).size)) : null;
 }
 
 function slowedBy(throttle) {
@@ -149,7 +151,7 @@ function families() {
   byId("ranges-chart").hidden = !spans.length;
   const speed = rungs.some((row) => row.tflops);
   byId("speed-chart").hidden = !speed;
-  return Promise.all([spans.length && draw("ranges", { ranges: spans }, { ...span, present: present(spans) }), speed && draw("speed", { rungs }, span)]);
+  return Promise.all([spans.length && draw("ranges", { ranges: spans }, { ...span, present: present(spans) }, rowsHigh(spans.length)), speed && draw("speed", { rungs }, span)]);
 }
 
 function regressions() {
@@ -158,19 +160,21 @@ function regressions() {
   byId("regressions").hidden = false;
   const slower = found.changes.filter((row) => row.ratio < 0.98).length;
   byId("regressions-said").textContent = `The winners of this report beside those of ${found.name}. `
-    + `${many(found.changes.length, "problem")} can be compared and differ, ${slower} of them slower than before by over 2%; ${found.same} are the same. `
+    + (found.nothing ? `Nothing can be compared: ${found.nothing}. `
+      : `${many(found.changes.length, "problem")} can be compared and differ, ${slower} of them slower than before by over 2%; ${found.same} are the same. `)
     + `Times are compared only where all versions and the protocol agree${found.other_versions ? `, which leaves out ${many(found.other_versions, "problem")}` : ""}. `
-    + "They are of two separate measurements: between two cards of one model, or two days, up to 4% is usual.";
+    + (found.nothing ? "" : "They are of two separate measurements: between two cards of one model, or two days, up to 4% is usual.");
   byId("regressions-chart").hidden = byId("changed").hidden = !found.changes.length;
   if (!found.changes.length) return null;
   const several = data.places.length > 1;
-  const rows = found.changes.map((row) => ({ ...row, name: several ? `${row.problem} on ${row.device}` : row.problem, problem: null }));
+  const named = (row, name) => (several ? `${name} on ${row.device}` : name);
+  const rows = found.changes.map((row) => ({ ...row, name: named(row, row.problem), short: named(row, short(row.problem)), problem: null }));
   table(byId("changed"), [
     ["problem", (row) => row.name], ["before", (row) => row.before], ["now", (row) => (row.after === row.before ? "the same config" : row.after)],
     ["µs before", (row) => fixed(row.before_us, 2), "number"], ["µs now", (row) => fixed(row.after_us, 2), "number"],
     ["times as fast", (row) => `${fixed(row.ratio, 3)}×`, "number"],
   ], rows);
-  return draw("regressions", { changes: rows });
+  return draw("regressions", { changes: rows }, {}, rowsHigh(rows.length));
 }
 
 function history() {

@@ -28,6 +28,11 @@ _NAME = re.compile(
     r"(,block_shape=\[(?P<block_n>\d+), ?(?P<block_k>\d+)\])?(,.*|_down)?\.json"
 )
 _COLUMNS = ("m", "n", "k", "dtype", "layout", "out_dtype", "epilogue", "scaling", "group")
+EXPECTED = (
+    "tables that `tuner export` wrote, a folder or an archive of them (zip, tar), N=...,K=...,device_name=...,"
+    "dtype=fp8_w8a8,block_shape=[128,128].json of vLLM or SGLang, or a CSV file of AITER's tuned GEMMs"
+)
+"""What `tuner import` takes."""
 _TRUE = ("true", "1")
 _AMD_STAGES = 2
 """Stages of a config without them: Triton's default on AMD, where alone such files are (HIPOptions.num_stages)."""
@@ -65,22 +70,22 @@ def suite(found: Iterable[Imported]) -> str:
 
 def read(path: Path) -> Imported:
     """Read one file; rows that cannot be meant for us are left out and counted."""
-    content = files.read_bytes(path, "file that others tuned", error=TableError)
+    files.check_regular(path, "file", error=TableError)
+    if not path.exists():
+        raise TableError(f"{path} is not there: expected {EXPECTED}: name one")
+    content = files.read_bytes(path, "file", error=TableError)
     if content.startswith(MAGIC):
         typed = shlex.join(["tuner", "merge", "tuner.db", str(path)])
         raise TableError(f"{path} is a database, which is merged into another: type for instance {typed}")
     try:
         text = content.decode()
     except UnicodeDecodeError as e:
-        raise TableError(f"{path}: not text: expected a JSON file of vLLM or SGLang, or a CSV file of AITER") from e
+        raise TableError(f"{path}: not text: expected {EXPECTED}: name another") from e
     if path.suffix == ".csv":
         return _read_csv(path, text)
     found = _NAME.fullmatch(path.name)
     if found is None:
-        raise TableError(
-            f"{path}: not a file that is known: expected N=...,K=...,device_name=...,dtype=fp8_w8a8,"
-            "block_shape=[128,128].json of vLLM or SGLang, or a CSV file of AITER's tuned GEMMs"
-        )
+        raise TableError(f"{path}: not a file that is known: expected {EXPECTED}: name another")
     return _read_json(path, text, found.groupdict())
 
 

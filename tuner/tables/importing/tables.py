@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import lzma
 import os
 import tarfile
@@ -168,7 +169,17 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                     assert held is not None
                     yield member.name, held.read()
     except _DAMAGED as e:
-        raise TableError(f"cannot read the archive {path}: {first_line(e).rstrip(':')}: fetch it again") from e
+        raise TableError(f"cannot read the archive {path}: {_why(e)}") from e
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with an archive, and what to do."""
+    said = first_line(error).rstrip(":")
+    if "encrypted" in said:
+        return "it is encrypted: unpack it with its password, and name the folder"
+    if isinstance(error, OSError) and error.errno == errno.EINVAL:  # of a place before the file's begin
+        said = "it is damaged or cut short"
+    return f"{said}: fetch it again"
 
 
 def _check_size(path: Path, name: str, size: int) -> None:

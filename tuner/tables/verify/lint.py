@@ -12,7 +12,7 @@ from datetime import datetime
 
 from tuner.hardware import device as devices
 from tuner.hardware.arch import ARCHES
-from tuner.hardware.device import INTERPRETER, KNOWN, Device
+from tuner.hardware.device import INTERPRETER, MODELS, Device
 from tuner.kernel import registry
 from tuner.lookup import match_rules
 from tuner.lookup.advice import command
@@ -94,10 +94,10 @@ def _device(subject: Subject) -> Iterator[Finding]:
     if device.shared_bytes != limit:
         found = f"{device.shared_bytes} B of shared memory a block: rows are checked against that"
         yield subject.finding(Level.WARNING, "device", found, f"{limit} B on {device.arch}", advice="export it again")
-    if device.slug not in {known.slug for known in KNOWN.values()}:
-        known = ", ".join(sorted(known.slug for known in KNOWN.values()))
+    known = sorted(model.slug for model in MODELS)
+    if device.slug not in known:
         found = f"{device.slug} is unknown here: rows are checked against the limits that the table gives"
-        yield subject.finding(Level.NOTE, "device", found, f"any; known are {known}")
+        yield subject.finding(Level.NOTE, "device", found, f"any; known are {', '.join(known)}")
 
 
 def _environments(subject: Subject) -> Iterator[Finding]:
