@@ -28,7 +28,8 @@ from recorded import database
 
 DATA = Path(__file__).parents[1] / "data"
 CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
-KINDS = {"16 bits": calibration.of_16_bits, "scales of blocks": calibration.of_blocks}
+KINDS = {"16 bits": "none", "scales of blocks": "block"}
+"""The problems' scaling."""
 ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256))
 
 
@@ -40,8 +41,9 @@ def main() -> None:
     found = {}
     with serving_without(args.without):
         for device, trials in (database(DATA / file) for file in CARDS):
-            for name, of_kind in KINDS.items():
-                some = {problem: times for problem, times in trials.items() if of_kind(problem, device)}
+            alike = {problem: times for problem, times in trials.items() if calibration.is_alike(problem, device)}
+            for name, scaling in KINDS.items():
+                some = {problem: times for problem, times in alike.items() if problem.scaling == scaling}
                 found[f"{device.slug}, {name}"] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():

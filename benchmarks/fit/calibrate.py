@@ -56,6 +56,7 @@ DATABASES = {
     "scattered": ("scattered-h100.db.xz", "scattered-blocks-h200.db.xz"),
     "of models": ("shipped-h100.db.xz", "shipped-h200.db.xz"),
 }
+"""Databases of both cards, by what their problems are."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
 TARGET = ROOT.parent / "kernels" / "cost" / "calibration.npz"
 BOOSTING = {
@@ -156,7 +157,7 @@ def recorded():
         for file in files:
             device, every = database(DATA / file)
             for problem, times in every.items():
-                if calibration.of_16_bits(problem, device) or calibration.of_blocks(problem, device):
+                if calibration.is_alike(problem, device):
                     found[Case(problem, device, source)] |= times
     kept = {
         case: {config: us for config, us in times.items() if config.kernel in kernels_of(case.problem)}

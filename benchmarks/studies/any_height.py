@@ -49,14 +49,14 @@ def main() -> None:
         }
         runner.compile((problem, config) for problem in problems for config in configs[problem])
         for problem in problems:
-            found.append(played(runner, problem, list(dict.fromkeys(configs[problem]))))
+            found.append(played(runner, problem, configs[problem]))
             print(found[-1]["problem"], {name: found[-1][name] for name in ("torch_us", "table", "best")}, flush=True)
     record.write(args.out, {"device": runner.device.slug, "found": found})
 
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
-    """The times of the configs, of which the table's is the first, over torch's."""
-    result = runner.play(problem, configs)
+    """The times of the configs, of which the table's is the first, over torch's; `best` is of the others."""
+    result = runner.play(problem, list(dict.fromkeys(configs)))
     if isinstance(result, str):
         sys.exit(f"{problem}: {result}")
     times = {

@@ -42,9 +42,7 @@ def main() -> None:
     found = []
     with PairedRunner(args.gpu) as runner:
         configs = {
-            problem: list(
-                dict.fromkeys([tuner.lookup(problem, runner.device.slug).config, *narrow(problem, runner.device)])
-            )
+            problem: [tuner.lookup(problem, runner.device.slug).config, *narrow(problem, runner.device)]
             for problem in problems
         }
         runner.compile((problem, config) for problem in problems for config in configs[problem])

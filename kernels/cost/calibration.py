@@ -60,37 +60,30 @@ class Forest(NamedTuple):
     bias: np.ndarray[Any, np.dtype[np.float64]]
 
 
-def of_16_bits(problem: Problem, device: Device) -> bool:
-    """Whether a problem on a device is one of 16-bit operands as those whose trials the forests were fitted on."""
-    sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
-    return sizes == {2} and _is_alike(problem, device)
+def is_alike(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
+    """Whether trials of problems like this one, on a device like this one, are among those that the forests know.
 
-
-def of_blocks(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
-    """Whether it is one of operands with scales of blocks as those; `exchanged` says that the problem is."""
-    few = (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
-    return few and problem.scaling == "block" and problem.layout == "nt" and _is_alike(problem, device)
-
-
-def _is_alike(problem: Problem, device: Device) -> bool:
-    return device.arch == MEASURED_ON and problem.op == "matmul" and not any(odd_rows.odd(problem))
-
-
-@functools.lru_cache(maxsize=1024)
-def applies(problem: Problem, device: Device) -> bool:
-    """Whether the forests of kernels of 16-bit operands speak of a problem on a device."""
-    return of_16_bits(problem, device) and fits()
+    Args:
+        problem: of 16-bit operands, or of fp8 ones with scales of blocks.
+        device: where.
+        exchanged: whether the problem is given as a kernel sees it that exchanges the operands.
+    """
+    if device.arch != MEASURED_ON or problem.op != "matmul" or any(odd_rows.odd(problem)):
+        return False
+    if problem.scaling == "block":
+        return problem.layout == "nt" and (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
+    return {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)} == {2}
 
 
 @functools.lru_cache(maxsize=1024)
-def applies_to_blocks(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
-    """Whether the forests of kernels that scale blocks speak of a problem on a device; `exchanged` as `of_blocks`."""
-    return of_blocks(problem, device, exchanged=exchanged) and fits()
+def applies(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
+    """Whether the forests speak of a problem on a device; see `is_alike`."""
+    return is_alike(problem, device, exchanged=exchanged) and fits()
 
 
 def applies_to_streams(problem: Problem, device: Device) -> bool:
     """Whether the forests say how the estimates of `gemv` err: for B stored [N, K] alone."""
-    return problem.layout[1] == "t" and applies(problem, device)
+    return problem.layout[1] == "t" and problem.scaling != "block" and applies(problem, device)
 
 
 @functools.cache
@@ -120,13 +113,12 @@ def of_tiles(
         device: where.
         exchanged: whether the device computes the transposed output.
     """
-    scaled = problem.scaling == "block"
-    if not (applies_to_blocks(problem, device, exchanged=exchanged) if scaled else applies(problem, device)):
+    if not applies(problem, device, exchanged=exchanged):
         return [terms.us for terms, _ in estimated]
     return _corrected(
         (
             terms.us,
-            name_of(config, exchanged=exchanged, scaled=scaled),
+            name_of(config, exchanged=exchanged, scaled=problem.scaling == "block"),
             features.of_tiles(terms, config, problem, device, exchanged=exchanged),
         )
         for terms, config in estimated

@@ -14,12 +14,13 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config, Value
 from tuner.kernels.cost import features, stream
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.tile import Loop
+from tuner.kernels.cost.terms import SCALING_CYCLES
+from tuner.kernels.cost.tile import Loop, Sides, tile_of, tile_of_few_rows
 from tuner.kernels.space import refinements
 from tuner.problem import Problem
 
 _DEVICE = KNOWN["sm_90"]
-"""Whose trials the forests are fitted on."""
+"""The device of the probes."""
 _SHAPES = ((4096, 16, 14336), (6144, 72, 4096), (37888, 68, 3584), (512, 8192, 1024), (3008, 2880, 4096))
 """M, N and K as the device sees them; operands that the L2 holds, and others."""
 _TILES = ((64, 16, 0, 128, 4), (64, 64, 0, 64, 4), (128, 128, 64, 64, 8), (128, 256, 0, 128, 8))
@@ -31,11 +32,11 @@ _LOOPS = (
     ("warp_specialized", Loop(by_tma=True, persistent=True, specialized=True)),
 )
 _OF_BLOCKS = (
-    ("block_scaled", Loop(by_tma=False, exchanged=True)),
-    ("block_scaled", Loop(by_tma=False)),
-    ("block_scaled_warp_specialized", Loop(by_tma=True, persistent=True, specialized=True)),
+    ("block_scaled", Loop(by_tma=False, exchanged=True), 64),
+    ("block_scaled", Loop(by_tma=False), 16),
+    ("block_scaled_warp_specialized", Loop(by_tma=True, persistent=True, specialized=True), 8),
 )
-"""Of operands with scales of blocks."""
+"""Kernels of operands with scales of blocks, and rows of their tiles."""
 _LATE = {refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP, "num_stages": 3}
 _VARIANTS: tuple[Mapping[str, Value], ...] = (
     {"num_stages": 1},
@@ -57,15 +58,25 @@ def _probed() -> Iterator[Mapping[str, float]]:
     """Features of the probes: every shape and loop, tiles and pipelines in turn."""
     for place, (m, n, k) in enumerate(_SHAPES):
         problem = Problem(m, n, k, dtype="bf16", layout="nt")
-        scaled = Problem(m, n, k, dtype="e4m3", layout="nt", scaling="block")
-        for turn, (kernel, loop) in enumerate((*_LOOPS, *_OF_BLOCKS)):
-            shown = problem if turn < len(_LOOPS) else scaled
+        for turn, (kernel, loop) in enumerate(_LOOPS):
             rows, columns, rest, length, warps = _TILES[(place + turn) % len(_TILES)]
             sides = {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": columns, "BLOCK_SIZE_N_REST": rest, "BLOCK_SIZE_K": length}
-            own = _VARIANTS[(2 * place + turn) % len(_VARIANTS)]
-            config = Config(kernel, **{**sides, "num_warps": warps, **own})
-            terms = cost.terms(config, shown, _DEVICE, loop)
-            yield features.of_tiles(terms, config, shown, _DEVICE, exchanged=loop.exchanged)
+            config = Config(kernel, **{**sides, "num_warps": warps, **_variant(place, turn)})
+            terms = cost.terms(config, problem, _DEVICE, loop)
+            yield features.of_tiles(terms, config, problem, _DEVICE, exchanged=loop.exchanged)
         few = problem.with_shape(1 + place, m, k)
         config = Config("gemv", BLOCK_SIZE_N=1 << place, BLOCK_SIZE_K=1024 >> place, SPLIT_K=1 + place % 2, num_warps=2)
         yield features.of_streams(config, few, _DEVICE, stream.streamed(config, few, _DEVICE))
+        scaled = Problem(m, n, k, dtype="e4m3", layout="nt", scaling="block")
+        for turn, (kernel, loop, rows) in enumerate(_OF_BLOCKS):
+            sides = {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128}
+            config = Config(kernel, **{**sides, "num_warps": 4, **_variant(place, turn)})
+            if loop.specialized:
+                terms = cost.of_tile(tile_of_few_rows(Sides.of(config), loop, scaled, _DEVICE), config)
+            else:
+                terms = cost.of_tile(tile_of(Sides.of(config), loop, scaled, _DEVICE), config, SCALING_CYCLES)
+            yield features.of_tiles(terms, config, scaled, _DEVICE, exchanged=loop.exchanged)
+
+
+def _variant(place: int, turn: int) -> Mapping[str, Value]:
+    return _VARIANTS[(2 * place + turn) % len(_VARIANTS)]

@@ -37,6 +37,13 @@ _LATE = 0.5
 step (`refinements.PDL_TRIGGER`): it takes no room, and comes between no programs that read the same; fitted."""
 
 
+SCALING_CYCLES = 400.0
+"""Cycles that scaling adds to one step along K where the products of one step are scaled before the next is multiplied.
+
+Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
+"""
+
+
 class Terms(NamedTuple):
     """What a launch waits for, in microseconds, and how it fills the device.
 

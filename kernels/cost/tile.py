@@ -38,6 +38,8 @@ _MOST_AGAIN = 3
 _BEYOND = 0.38
 """How many times as fast as from memory TMA fills what its boxes have outside of an operand: less than once, for rows
 that are not there cost more than rows that are; fitted on 72 to 224 rows of A."""
+_WARPGROUP_ROWS = 64
+"""Rows that a warpgroup multiplies (PTX ISA, wgmma.mma_async)."""
 _THREAD_REGISTERS = 50
 """Registers of a thread besides its sums: compiled for sm_90, 107 registers for 64 sums."""
 
@@ -163,6 +165,20 @@ def tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device) -> Tile:
     """The tile of a config, remembered for formulas: they ask for all that one is expanded to, one after the other."""
     # Devices are equal whatever their clock and bandwidth, so these are part of what is remembered by.
     return _tile_of(sides, loop, problem, device, (device.sustained_mhz, memory_bytes_per_us(device)))
+
+
+def tile_of_few_rows(sides: Sides, loop: Loop, problem: Problem, device: Device) -> Tile:
+    """The tile of a kernel whose tiles may have fewer rows than a warpgroup multiplies, or than A has.
+
+    With more rows than A it takes as long as if A had them, as trials of `warp_specialized`, whose loading warp is the
+    same, do in benchmarks/data. With fewer than a warpgroup's it loads no more, but multiplies as many.
+    """
+    whole = problem.with_m(max(problem.m, sides.rows))
+    found = tile_of(sides, loop, whole, device)
+    if sides.rows >= _WARPGROUP_ROWS:
+        return found
+    multiplied = tile_of(sides._replace(rows=_WARPGROUP_ROWS), loop, whole, device)
+    return multiplied._replace(read_bytes=found.read_bytes, beyond_bytes=found.beyond_bytes)
 
 
 @functools.lru_cache(maxsize=256)

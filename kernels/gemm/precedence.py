@@ -21,9 +21,11 @@ CLUSTER_ROWS = 256
 """Rows of A up to which `cluster_k` is compared with the other kernels: all that it serves.
 
 Source: benchmarks/results/defaults-without-cluster-k.json and defaults.json. Of 129 to 256 rows on an H200, defaults
-without it take 1.043 times as long as the fastest trial, at most 2.5 times, and with it 1.013 times, at most 1.18.
+without it take 1.032 times as long as the fastest trial, at most 2.55 times, and with it 1.006 times, at most 1.15, in
+trials that the calibration was fitted on.
 """
 _LONG_K = 4096
+_FEW_ROWS = 16
 _FEW_COLUMNS = 16
 _LARGE = 512
 """The size from which copies are assumed to cost less than loads of single elements, until tuning decides."""
@@ -49,14 +51,13 @@ def _is_few_wide_rows(problem: Problem) -> bool:
 def _splits_pay(problem: Problem, device: Device) -> bool:
     """Match scales of blocks if tiles of 128x128, never split, fill less than half the device, or rows of A are few.
 
-    Source: benchmarks/data, where on an H200 and an H100 the best trial of `block_scaled` beats that of
-    `block_scaled_warp_specialized` in 118 of 363 problems that leave the device idle, by up to 2.7 times, and in 2 of
-    80 of more than 16 rows that fill it, by up to 1%. The calibration tells which of up to 16 rows those are.
+    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster. Which of few rows are others the
+    calibration tells.
     """
     if problem.scaling != "block":
         return False
     idle = 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count
-    return idle or (problem.m <= _FEW_COLUMNS and calibration.applies_to_blocks(problem, device))
+    return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:  # noqa: ARG001

@@ -40,8 +40,8 @@ SAID = {
     "import folder --out out": "cannot list folder/shut: Permission denied",
     "import unreadable.json --out out": "cannot read unreadable.json: Permission denied",
     "import unreadable.zip --out out": "cannot read unreadable.zip: Permission denied",
-    "merge shut/x.db good.db": "shut/x.db: Permission denied: name another with --db or $TUNER_DB",
-    "merge out.db shut/x.db": "shut/x.db: Permission denied: name another with --db or $TUNER_DB",
+    "merge shut/x.db good.db": "shut/x.db: Permission denied: name another as DEST",
+    "merge out.db shut/x.db": "shut/x.db: Permission denied: name another as SRC",
     "merge out.db unreadable.json": "unreadable.json: could not be opened: check its permissions and its folder's, ",
     "db backup shut/copy.db --db good.db": "cannot open the backup shut/copy.db: Permission denied",
 }

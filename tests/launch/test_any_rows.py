@@ -160,10 +160,11 @@ def test_launches_that_do_not_fit_are_not_used(edited, ship, make_stub):
 
 def test_a_stale_row_is_not_used_though_its_launches_ship(make_stub, make_rows, make_family, tmp_path):
     problem = Problem(128, 256, 256)
-    table = make_rows({problem: BY_KERNEL["tma"]})
-    rows = tuple(replace(row, kernel_version=row.kernel_version + 1) for row in table.rows)
-    path = replace(table, rows=rows, families=(make_family(128, first=65, problem=problem),)).write(tmp_path)
+    table = replace(make_rows({problem: BY_KERNEL["tma"]}), families=(make_family(128, first=65, problem=problem),))
+    path = table.write(tmp_path)
     make_stub().run("ship.py", str(path), alone=True)
+    newer = tuple(replace(row, kernel_version=row.kernel_version + 1) for row in table.rows)
+    assert replace(table, rows=newer).write(tmp_path) == path
     report = make_stub().run("served.py", "families", str(path), "[100, 128]")
     assert [told["looked"] for told in report.printed["calls"]] == [1, 1]
     assert "stale" in report.stderr

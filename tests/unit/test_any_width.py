@@ -106,17 +106,16 @@ def test_where_it_was_fastest_its_fastest_tile_is_the_default(shape):
     assert "num_ctas" not in config
 
 
-def test_where_another_kernel_s_estimate_is_less_it_is_so_by_a_hundredth():
-    """There 128x176 was fastest, and the default is the tile of `warp_specialized` that took 1.07 times as long."""
-    problem = bf16(384, 14336, 4096)
-    default, own = registry.default_config(problem, H200), SPEC.default_config(problem, H200)
-    assert (own["BLOCK_SIZE_M"], own["BLOCK_SIZE_N"]) == (128, 176)
-    other_us = registry.find("matmul", default.kernel).estimate_us(default, problem, H200)
-    assert SPEC.estimate_us(own, problem, H200) == pytest.approx(other_us, rel=0.01)
+@pytest.mark.xfail(
+    strict=True, reason="a tile of warp_specialized is estimated to be faster, and took 1.07 times as long"
+)
+def test_384_rows_of_14336_columns_get_their_fastest_tile():
+    config = registry.default_config(bf16(384, 14336, 4096), H200)
+    assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, 128, 176)
 
 
 @pytest.mark.parametrize("shape", [(256, 5120, 8192), (208, 5120, 5120), (256, 4608, 3584), (224, 5120, 25600)])
-def test_two_tiles_of_rows_whose_narrow_tiles_fill_one_wave_get_these_in_pairs_that_share_b(shape):
+def test_two_tiles_of_rows_whose_narrow_tiles_fill_one_wave_get_these_and_a_search_tries_pairs(shape):
     config = registry.default_config(bf16(*shape), H200)
     assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, 128, 80)
     configs = SPEC.space(bf16(*shape), H200).configs()

@@ -220,10 +220,15 @@ def test_the_model_is_near_what_was_measured():
     for shape, config, us in measured:
         problem = scaled(*shape)
         assert SPEC.estimate_us(config, problem, H200) == pytest.approx(us, rel=0.2)
-        default = SPEC.default_config(problem, H200)
-        # At 128 rows of 7168x2304 a tile of 64x128 was 2% slower (benchmarks/data/shipped-h200.db.xz).
-        near = FEW.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, EPILOGUE_PARTS=4, GROUP_SIZE_M=2, num_stages=8)
-        assert default == config or (shape[0] == 128 and default == near), problem
+        if shape[0] != 128:
+            assert SPEC.default_config(problem, H200) == config, problem
+
+
+def test_128_rows_get_one_of_two_tiles_that_took_as_long_to_within_2_percent():
+    """Microseconds of 128x7168x2304 in benchmarks/data/shipped-h200.db.xz; the next tile took 8.71."""
+    took = {(128, 64): 7.61, (64, 128): 7.75}
+    config = SPEC.default_config(scaled(128, 7168, 2304), H200)
+    assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) in took
 
 
 def test_scales_are_kept_where_they_lie_in_memory():

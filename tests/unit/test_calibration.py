@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import KNOWN, MODELS, with_rates
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
@@ -19,7 +19,7 @@ from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
-H100 = replace(H200, slug="nvidia-h100-80gb-hbm3-sm90-132", l2_bytes=52_428_800, memory_gb_per_s=3350)
+(H100,) = (model for model in MODELS if model.name == "NVIDIA H100 80GB HBM3")
 TILE = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "SPLIT_K": 1}
 SWAPPED = Config("swap_ab", **TILE, LOADS="tma", num_stages=6, num_warps=4, launch_pdl=True, PDL_TRIGGER=8)
 
@@ -74,7 +74,7 @@ def test_the_shipped_forests_were_fitted_on_the_shipped_cost_model():
 @pytest.fixture
 def other_model(monkeypatch):
     """A cost model of another constant, from which the forests know nothing."""
-    caches = (fingerprint.fingerprint, calibration.fits, calibration.applies, calibration.applies_to_blocks)
+    caches = (fingerprint.fingerprint, calibration.fits, calibration.applies)
     for one in caches:
         one.cache_clear()
     monkeypatch.setattr(terms, "_IN_TURNS", 1.3)
@@ -89,7 +89,7 @@ def test_forests_of_another_model_are_not_used_and_one_warning_says_so(caplog):
     for _ in range(2):
         assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) == model_us(SWAPPED, problem)
         assert not calibration.applies(linear(16, 4096, 4096), H200)
-        assert not calibration.applies_to_blocks(linear(16, 4096, 4096, dtype="e4m3", scaling="block"), H200)
+        assert not calibration.applies(linear(16, 4096, 4096, dtype="e4m3", scaling="block"), H200)
     (warning,) = (record for record in caplog.records if record.name == calibration.__name__)
     assert "fitted on another cost model" in warning.getMessage()
 
@@ -101,6 +101,27 @@ def test_a_figure_of_the_architecture_makes_another_model(monkeypatch):
     monkeypatch.setattr(fingerprint, "_DEVICE", replace(H200, slug="another", memory_gb_per_s=3350))
     assert fingerprint.fingerprint() != before
     fingerprint.fingerprint.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [(fingerprint, "SCALING_CYCLES", 500.0), (tile, "_WARPGROUP_ROWS", 32), (terms, "_SPLIT_CYCLES", 5000.0)],
+)
+def test_a_constant_that_estimates_of_scales_of_blocks_reckon_with_makes_another_model(monkeypatch, place, name, value):
+    before = fingerprint.fingerprint()
+    fingerprint.fingerprint.cache_clear()
+    monkeypatch.setattr(place, name, value)
+    assert fingerprint.fingerprint() != before
+    fingerprint.fingerprint.cache_clear()
+
+
+def test_a_device_without_rates_gets_those_of_its_model_and_with_them_its_defaults():
+    bare = replace(H100, clock_mhz=None, memory_gb_per_s=None)
+    known = with_rates(bare)
+    assert (known.clock_mhz, known.memory_gb_per_s) == (1980, 3350)
+    assert known.peak_bytes_per_us < H200.peak_bytes_per_us
+    assert with_rates(replace(bare, memory_gb_per_s=2000)).memory_gb_per_s == 2000
+    assert with_rates(replace(bare, slug="another")).memory_gb_per_s is None
 
 
 def forest(*leaves: int) -> Forest:
@@ -178,8 +199,8 @@ def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_esti
 
 def test_rows_are_those_of_a_whichever_way_the_device_computes():
     problem = linear(64, 4096, 7168, dtype="e4m3", scaling="block")
-    assert calibration.applies_to_blocks(exchanged(problem), H200, exchanged=True)
-    assert not calibration.applies_to_blocks(problem.exchanged(), H200)
+    assert calibration.applies(exchanged(problem), H200, exchanged=True)
+    assert not calibration.applies(problem.exchanged(), H200)
 
 
 def test_every_kernel_that_the_formula_weighs_for_few_rows_has_a_forest():

@@ -146,11 +146,29 @@ KNOWN = {
 Source: the vendors' data sheets; AMD's L2 figure is its Infinity Cache, which is what repeated reads come from. Their
 clocks and bandwidths are those that the table of architectures has.
 """
+_H100_L2 = 50 * _MIB
 MODELS = (
     *KNOWN.values(),
-    describe(name="NVIDIA H100 80GB HBM3", arch="sm_90", sm_count=132, memory_bytes=85017493504, l2_bytes=50 * _MIB),
+    replace(
+        describe(
+            name="NVIDIA H100 80GB HBM3", arch="sm_90", sm_count=132, memory_bytes=85017493504, l2_bytes=50 * _MIB
+        ),
+        clock_mhz=1980,
+        memory_gb_per_s=3350,
+    ),
 )
-"""Every GPU model that is known here: those, and the others that tables come with triton-tuner for."""
+"""Every GPU model that is known here: those, and the others that tables come with triton-tuner for.
+
+Source of the H100's clock and bandwidth: its driver.
+"""
+
+
+def with_rates(device: Device) -> Device:
+    """A device that came without clock and bandwidth, as from a table, with those that are known of its model."""
+    known = next((model for model in MODELS if model.slug == device.slug), device)
+    if device.clock_mhz or device.memory_gb_per_s:
+        return device
+    return replace(device, clock_mhz=known.clock_mhz, memory_gb_per_s=known.memory_gb_per_s)
 
 
 def from_properties(properties: Any) -> Device:

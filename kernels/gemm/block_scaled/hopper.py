@@ -18,7 +18,7 @@ from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
-from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.cost.tile import Loop, Sides, tile_of_few_rows
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.block_scaled import hopper_jit
 from tuner.kernels.gemm.block_scaled.hopper_space import NAME, WGMMA_ROWS, shared_bytes, space, supports
@@ -112,18 +112,8 @@ def _static(view: launches.View, config: Config) -> tuple[dict[str, Any], dict[s
 
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
-    """The cost model's terms; scaling takes no time of its own, because the tensor cores go on meanwhile.
-
-    A tile with more rows than A takes as long as if A had them, as trials of `warp_specialized`, whose loading warp is
-    the same, do in benchmarks/data. A tile of fewer than 64 rows loads no more, but multiplies 64.
-    """
-    sides = Sides.of(config)
-    whole = problem.with_m(max(problem.m, sides.rows))
-    found = tile_of(sides, _LOOP, whole, device)
-    if sides.rows < WGMMA_ROWS:
-        multiplied = tile_of(sides._replace(rows=WGMMA_ROWS), _LOOP, whole, device)
-        found = multiplied._replace(read_bytes=found.read_bytes, beyond_bytes=found.beyond_bytes)
-    return cost.of_tile(found, config)
+    """The cost model's terms; scaling takes no time of its own, because the tensor cores go on meanwhile."""
+    return cost.of_tile(tile_of_few_rows(Sides.of(config), _LOOP, problem, device), config)
 
 
 _LOOP = Loop(by_tma=True, persistent=True, specialized=True)

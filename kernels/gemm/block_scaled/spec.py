@@ -17,7 +17,7 @@ from tuner.kernels.base.operands import SCALE_GROUP, Operands, exchanged, placem
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.model import Candidates
-from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.terms import SCALING_CYCLES, Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, splitting, sums
 from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
@@ -35,11 +35,6 @@ from tuner.problem import Problem
 NAME = "block_scaled"
 VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU,)
-_SCALING_CYCLES = 400.0
-"""Cycles that scaling adds to one step.
-
-Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
-"""
 _MOST_SWAPPED_ROWS = 256
 
 
@@ -109,7 +104,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
     """The cost model's terms; every step's products are scaled before the next step is multiplied."""
     inner, computed = _view(config, problem)
-    return cost.of_tile(tile_of(Sides.of(inner), _loop(config), computed, device), inner, _SCALING_CYCLES)
+    return cost.of_tile(tile_of(Sides.of(inner), _loop(config), computed, device), inner, SCALING_CYCLES)
 
 
 def _loop(config: Config) -> Loop:
@@ -140,7 +135,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     tried = space(problem, device)
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    if calibration.applies_to_blocks(problem, device):
+    if calibration.applies(problem, device):
         found = tried.best(estimated, ties=ties, among=_corrected(_shortlist(tried, problem, device), problem, device))
     else:
         found = tried.narrowed(LOADS=splitting.loads(problem.unscaled(), device)[-1:]).best(estimated, ties=ties)
@@ -160,7 +155,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
             inner, computed = _view(point, problem)
             tile = tile_of(Sides.of(inner), _loop(point), computed, device)
             splits = splitting.splits_of(inner, computed, device)
-            yield Candidates(point, tile, splits, functools.partial(variants, inner, computed), _SCALING_CYCLES)
+            yield Candidates(point, tile, splits, functools.partial(variants, inner, computed), SCALING_CYCLES)
 
     return cost.near_least(tiles())
 

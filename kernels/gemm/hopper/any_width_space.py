@@ -28,7 +28,7 @@ _WIDTHS = (*range(144, 256, 16),)
 _NARROW, _NARROW_ROWS = 80, 256
 """Columns of tiles that fill one wave with up to so many rows of A, two tiles of 128.
 
-Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of what is fastest else
+Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of the table's config
 for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
 """
 _ONE_WGMMA = 256
@@ -92,8 +92,8 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile with the deepest ring that fits, in every order of tiles; for odd rows also in pairs.
 
-    The blocks of a pair share the loads of the larger side; those of a narrow tile's, which has a pair in any case, its
-    columns of B, for that is the pair of all rows.
+    The blocks of a pair share the loads of the larger side. A narrow tile is always tried in pairs, too, whose two
+    tiles of rows share the columns of B.
     """
     tiles, columns = [config], config.integer("BLOCK_SIZE_N")
     if columns == _NARROW or any(odd_rows.odd(problem)):
