@@ -3,10 +3,10 @@
     python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL]
 
 The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz). The
-calibration was fitted on them too, so these figures compare formulas: what --without a kernel's default is lost.
-What a formula loses on weights that nobody saw, benchmarks/claims/unseen.py and benchmarks/fit/calibrate.py say. A
-search tries few configs, so the fastest on record is not the fastest there is; and where today's default was never
-tried, the problem is left out and counted. Needs no GPU.
+calibration was fitted on them too, so these figures do not say what the formula loses on weights that it never saw:
+benchmarks/claims/unseen.py and benchmarks/fit/calibrate.py do. They say what a kernel's default brings: with --without
+the default is that of the other kernels. A search tries few configs, so the fastest on record is not the fastest there
+is; and where today's default was never tried, the problem is left out and counted. Needs no GPU.
 """
 
 from __future__ import annotations

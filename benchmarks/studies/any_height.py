@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tuner
 from tuner import Config, Problem
+from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
@@ -41,10 +43,17 @@ def main() -> None:
     tuner.use(args.tables)
     problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in SHAPES for m in MS]
     spec = registry.find("matmul", "any_height")
+    play_all(args, problems, lambda problem, device: spec.space(problem, device).configs())
+
+
+def play_all(
+    args: argparse.Namespace, problems: list[Problem], others: Callable[[Problem, Device], list[Config]]
+) -> None:
+    """Play what a table says of each problem beside other configs, on args.gpu, and write the result, args.out."""
     found = []
     with PairedRunner(args.gpu) as runner:
         configs = {
-            problem: [tuner.lookup(problem, runner.device.slug).config, *spec.space(problem, runner.device).configs()]
+            problem: [tuner.lookup(problem, runner.device.slug).config, *others(problem, runner.device)]
             for problem in problems
         }
         runner.compile((problem, config) for problem in problems for config in configs[problem])

@@ -10,19 +10,13 @@ config first.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-import tuner
+from any_height import play_all
+
 from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernels.gemm.hopper import any_width_space
-from tuner.sweep.paired import PairedRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import record
-from any_height import played
 
 SHAPES = (
     *((5120, 8192), (5120, 25600), (4608, 3584), (6144, 4096), (7168, 8192), (7168, 16384)),
@@ -39,17 +33,7 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in SHAPES for m in MS]
-    found = []
-    with PairedRunner(args.gpu) as runner:
-        configs = {
-            problem: [tuner.lookup(problem, runner.device.slug).config, *narrow(problem, runner.device)]
-            for problem in problems
-        }
-        runner.compile((problem, config) for problem in problems for config in configs[problem])
-        for problem in problems:
-            found.append(played(runner, problem, configs[problem]))
-            print(found[-1]["shape"], {name: found[-1][name] for name in ("torch_us", "table", "best")}, flush=True)
-    record.write(args.out, {"device": runner.device.slug, "found": found})
+    play_all(args, problems, narrow)
 
 
 def narrow(problem: Problem, device: Device) -> list[Config]:

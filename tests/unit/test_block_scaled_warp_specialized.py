@@ -224,10 +224,11 @@ def test_the_model_is_near_what_was_measured():
             assert SPEC.default_config(problem, H200) == config, problem
 
 
-def test_128_rows_get_one_of_two_tiles_that_took_as_long_to_within_2_percent():
+@pytest.mark.parametrize("k", [2048, 2304])
+def test_128_rows_get_one_of_two_tiles_that_took_as_long_to_within_2_percent(k):
     """Microseconds of 128x7168x2304 in benchmarks/data/shipped-h200.db.xz; the next tile took 8.71."""
     took = {(128, 64): 7.61, (64, 128): 7.75}
-    config = SPEC.default_config(scaled(128, 7168, 2304), H200)
+    config = SPEC.default_config(scaled(128, 7168, k), H200)
     assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) in took
 
 

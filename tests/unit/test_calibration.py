@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tuner.hardware.device import KNOWN, MODELS, with_rates
+from tuner.hardware.device import KNOWN, MODELS, with_known_rates
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
@@ -117,11 +117,11 @@ def test_a_constant_that_estimates_of_scales_of_blocks_reckon_with_makes_another
 
 def test_a_device_without_rates_gets_those_of_its_model_and_with_them_its_defaults():
     bare = replace(H100, clock_mhz=None, memory_gb_per_s=None)
-    known = with_rates(bare)
+    known = with_known_rates(bare)
     assert (known.clock_mhz, known.memory_gb_per_s) == (1980, 3350)
     assert known.peak_bytes_per_us < H200.peak_bytes_per_us
-    assert with_rates(replace(bare, memory_gb_per_s=2000)).memory_gb_per_s == 2000
-    assert with_rates(replace(bare, slug="another")).memory_gb_per_s is None
+    assert with_known_rates(replace(bare, memory_gb_per_s=2000)).memory_gb_per_s == 2000
+    assert with_known_rates(replace(bare, slug="another")).memory_gb_per_s is None
 
 
 def forest(*leaves: int) -> Forest:

@@ -44,7 +44,7 @@ def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[
     compared = None if against is None else regressions(found, _edition(against), Path(against).name)
     files.write_text(out, page(document(found, against=compared)))
     if compared and compared["nothing"]:
-        click.echo(f"nothing can be compared with {against}: {compared['nothing']}", err=True)
+        output.warn(f"nothing can be compared with {against}: {compared['nothing']}")
     click.echo(f"wrote {out}", err=True)
 
 

@@ -146,7 +146,6 @@ KNOWN = {
 Source: the vendors' data sheets; AMD's L2 figure is its Infinity Cache, which is what repeated reads come from. Their
 clocks and bandwidths are those that the table of architectures has.
 """
-_H100_L2 = 50 * _MIB
 MODELS = (
     *KNOWN.values(),
     replace(
@@ -163,11 +162,11 @@ Source of the H100's clock and bandwidth: its driver.
 """
 
 
-def with_rates(device: Device) -> Device:
+def with_known_rates(device: Device) -> Device:
     """A device that came without clock and bandwidth, as from a table, with those that are known of its model."""
-    known = next((model for model in MODELS if model.slug == device.slug), device)
     if device.clock_mhz or device.memory_gb_per_s:
         return device
+    known = next((model for model in MODELS if model.slug == device.slug), device)
     return replace(device, clock_mhz=known.clock_mhz, memory_gb_per_s=known.memory_gb_per_s)
 
 

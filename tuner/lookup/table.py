@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import files
 from tuner.errors import TableError
-from tuner.hardware.device import IDENTITY, Device, with_rates
+from tuner.hardware.device import IDENTITY, Device, with_known_rates
 from tuner.lookup import families, fault, table_digest
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import BAD_VALUE, Provenance, Row, reason
@@ -280,4 +280,4 @@ def _order(p: Problem) -> tuple[Any, ...]:
 def _device(fields: Mapping[str, Any]) -> Device:
     words: dict[str, Any] = {name: str(fields[name]) for name in ("slug", "name", "vendor", "arch")}
     numbers = {name: int(fields[name]) for name in ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")}
-    return with_rates(Device(**(words | numbers)))
+    return with_known_rates(Device(**(words | numbers)))
