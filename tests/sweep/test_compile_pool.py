@@ -45,6 +45,13 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
     assert capfd.readouterr().out == ""
 
 
+def test_a_pool_that_ends_while_children_start_leaves_nothing_on_the_screen(capfd):
+    with contextlib.ExitStack() as pools:
+        for _ in range(3):
+            pools.enter_context(CompilePool(DEVICE, workers=14))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_function_runs_in_a_child_unless_none_runs_it_to_its_end():
     with CompilePool(DEVICE, workers=1) as pool:
         while (there := pool.call(os.getpid)) is None:

@@ -45,6 +45,8 @@ TIME_LIMIT_S = 60.0
 _MOST_RESTARTS = 3
 _POLL_S = 0.2
 _WAIT_S = 0.02
+_START_S = 5.0
+"""How long the end of a pool waits for children that are still starting."""
 _TASKS_PER_CHILD = 2
 """Tasks given to each child at a time: one at work, one to go on with. The rest wait here by urgency.
 
@@ -254,8 +256,16 @@ class CompilePool(AbstractContextManager["CompilePool"]):
 
     def _stop(self) -> None:
         pool = self._pool.result()
+        # Pebble removes the locks first: a child that still starts would end in a traceback on the user's screen.
+        until = time.monotonic() + _START_S
+        while pool.active and time.monotonic() < until and len(self._logs()) < self.workers:
+            time.sleep(_WAIT_S)
         pool.stop()
         pool.join()
+
+    def _logs(self) -> list[Path]:
+        """One for each child that has started."""
+        return list(Path(self._scratch.name).glob("*.log"))
 
     def _schedule_waiting(self) -> None:
         if not self._pool.done():
@@ -313,7 +323,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         return f"compiler died with {process.describe_exit(exitcode)}{process.last_output_line(log)}"
 
     def _last_output(self) -> str:
-        logs = sorted(Path(self._scratch.name).glob("*.log"), key=lambda log: log.stat().st_mtime)
+        logs = sorted(self._logs(), key=lambda log: log.stat().st_mtime)
         return process.last_output_line(logs[-1]) if logs else ""
 
 
