@@ -67,7 +67,9 @@ def problems(rows: str) -> Iterator[Problem]:
     for row in rows.split():
         name, _, ms = row.partition(":")
         experts, hidden, intermediate, top_k, ranks, precision = LAYERS[name]
-        layer = Layer(experts, hidden, intermediate, top_k, *precision[1:2], tp=ranks)
+        said = dict(zip(precision[::2], precision[1::2], strict=True))
+        blocks = tuple(map(int, said["--block-shape"].split(","))) if "--block-shape" in said else None
+        layer = Layer(experts, hidden, intermediate, top_k, said.get("--dtype", "bf16"), blocks, ranks)
         for m in ms.split(","):
             yield from layer.problems("vllm", int(m), "uniform")
 

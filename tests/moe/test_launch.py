@@ -185,3 +185,19 @@ def test_binaries_of_groups_are_shared_by_tokens_and_not_by_sizes():
     )
     assert first[0] == first[1]
     assert first[0] != other[0]
+
+
+@pytest.mark.parametrize("layer", [Layer(32, 2880, 2880, 4), Layer(128, 2048, 768, 8, "fp8_w8a8", (128, 128))])
+def test_a_leaders_refinements_are_configs_a_step_away(layer):
+    (problem,) = layer.problems("vllm", 64)
+    its = space.space(problem, KNOWN["sm_90"])
+    known = set(its.configs())
+    leader = next(one for one in its.configs() if one.integer("num_stages") == 3)
+    refined = its.refinements(leader)
+    assert its.refines
+    assert known >= set(refined)
+    assert leader.replace(num_stages=4) in refined
+    for one in refined:
+        (name,) = (name for name in one if one[name] != leader[name])
+        values = sorted(space.axes(problem, KNOWN["sm_90"])[name])
+        assert abs(values.index(one[name]) - values.index(leader[name])) == 1

@@ -42,6 +42,10 @@ def _unchanged(config: Config, problem: Problem, device: Device) -> tuple[Config
     return (config,)
 
 
+def _nothing(config: Config, problem: Problem, device: Device) -> tuple[Config, ...]:  # noqa: ARG001
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
@@ -54,8 +58,8 @@ class SearchSpace:
         canonical: returns the representative of all configs that are the same program for this problem.
         expand: returns configs for a point of the axes, where a parameter's values follow from the others'.
         options: parameters that a config may have in addition to the axes.
-        refine: returns configs that differ from a given one in an option. They are not among `configs`: a search tries
-            those of its leaders, so that an option costs a few trials instead of multiplying the space.
+        refine: returns configs that a search tries of its leaders. Those that differ in an option are not among
+            `configs`: so an option costs a few trials instead of multiplying the space.
     """
 
     kernel: str
@@ -66,11 +70,16 @@ class SearchSpace:
     canonical: Callable[[Config, Problem, Device], Config] = lambda config, _problem, _device: config
     expand: Callable[[Config, Problem, Device], Iterable[Config]] = _unchanged
     options: tuple[str, ...] = ()
-    refine: Callable[[Config, Problem, Device], Iterable[Config]] = lambda _config, _problem, _device: ()
+    refine: Callable[[Config, Problem, Device], Iterable[Config]] = _nothing
 
     def configs(self) -> list[Config]:
         """Return every config worth trying, each program once, in canonical order."""
         return sorted(config for config in self.programs() if self.rejection(config) is None)
+
+    @property
+    def refines(self) -> bool:
+        """Whether any config may have refinements."""
+        return self.refine is not _nothing
 
     def refinements(self, config: Config) -> list[Config]:
         """Return a leading config with one option added each, as far as no rule rejects it."""

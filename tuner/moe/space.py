@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
@@ -47,7 +47,8 @@ def of_down(config: Config) -> Config:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """Return every config for a problem on a device."""
-    return SearchSpace(str(problem["package"]), problem, device, axes(problem, device), RULES, canonical)
+    name, its_axes = str(problem["package"]), axes(problem, device)
+    return SearchSpace(name, problem, device, its_axes, RULES, canonical, refine=_one_step)
 
 
 def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -67,6 +68,17 @@ def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "num_warps": (2, 4, 8),
         "num_stages": (2, 3, 4, 5),
     }
+
+
+def _one_step(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """The next values of each axis but the group, those of the pipeline first."""
+    its_axes = axes(problem, device)
+    for name in ("num_stages", "num_warps", "BLOCK_SIZE_N", "BLOCK_SIZE_M", "BLOCK_SIZE_K"):
+        values = sorted(its_axes[name])
+        if config.get(name) in values:
+            at = values.index(config[name])
+            next_ones = values[at + 1 : at + 2] + values[max(0, at - 1) : at]
+            yield from (config.replace(**{name: value}) for value in next_ones)
 
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001

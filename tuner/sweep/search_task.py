@@ -148,7 +148,7 @@ def make_search_task(
         suggested=runnable,
         errors=errors,
         refine=refine,
-        refinable=not device.is_interpreter and any(space.options for space in spaces.values()),
+        refinable=not device.is_interpreter and any(space.refines for space in spaces.values()),
         estimates=dict(zip(listing.configs, listing.estimates, strict=False)),
     )
 
