@@ -71,9 +71,9 @@ def environment(**changed: str | Path) -> dict[str, str]:
     return kept | {name: str(value) for name, value in changed.items()}
 
 
-def card(device: Device) -> str:
-    """The short name of a GPU's model, by which results are told apart: "h100"."""
-    return device.slug.removeprefix("nvidia-").partition("-")[0]
+def card(slug: str) -> str:
+    """The short name of a GPU's model by its slug, by which results are told apart: "h100"."""
+    return slug.removeprefix("nvidia-").partition("-")[0]
 
 
 def table_of(folder: Path, device: Device, problems: Iterable[Problem], config: Config) -> Path:

@@ -5,8 +5,9 @@
 
 The first race begins with an empty compile cache, the second with a new database and the binaries of the first. Then
 the winners of both play each other in this process. FOLDER must not exist yet. It receives the databases, the compile
-cache, the log, and three results: race-h200.json, race-again-h200.json and race-agreement-h200.json. Torch's time over
-ours is that of the finals, in which torch's library plays beside the winner.
+cache, the log, and three results that are named by the card, as race-h200.json, race-again-h200.json and
+race-agreement-h200.json. Torch's time over ours is that of the finals, in which torch's library plays beside the
+winner.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from commands import new_folder, tuner, write_suite
+from commands import card, new_folder, tuner, write_suite
 
 from tuner.bench import held_out
 from tuner.errors import TunerError
@@ -31,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 PUBLIC = Path(__file__).parents[1] / "suites" / "public.csv"
-RESULTS = ("race-h200.json", "race-again-h200.json", "race-agreement-h200.json")
+RESULTS = ("race", "race-again", "race-agreement")
 UNALIGNED = "1023x2047x4093"
 """The row of public.csv that alone raises the geometric mean by 6%."""
 _LABEL = 48
@@ -61,8 +62,9 @@ def main() -> None:
     options = ["--suite", str(raced), "--device", args.device, "--time-budget", args.time_budget]
     races = [race(folder, [*options, "--db", database]) for database in ("first.db", "second.db")]
     agreement = compared(*races, gpu=None if args.device == "interpreter" else 0)
+    name_of_card = card(races[0]["summary"]["device"])
     for name, body in zip(RESULTS, (*races, agreement), strict=True):
-        record.write(folder / name, body)
+        record.write(folder / f"{name}-{name_of_card}.json", body)
     show(*races, {row["problem"]: row["second_over_first"] or 0.0 for row in agreement["rows"]})
 
 

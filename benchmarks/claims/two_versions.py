@@ -60,7 +60,7 @@ def main() -> None:
     for each, before, now in zip(problems, defaults["before"], defaults["now"], strict=True):
         cases.append(Case(each, "default", now, before, before))
     with PairedRunner(0) as runner:
-        name = card(runner.device)
+        name = card(runner.device.slug)
         rows = [told for found in play(cases, runner) if (told := row(found))]
     ratios = {
         rule: [each["before_over_now"] for each in rows if each["what"] == rule] for rule in ("winner", "default")
