@@ -69,7 +69,9 @@ def main() -> None:
             row["slower"] = slower[row["problem"]]
     told = summary(unchanged, found)
     body = {"fail_above": args.fail_above, "summary": told, "tuned_s": round(tuned_s, 1), "recorded": recorded(table)}
-    record.write(folder / f"retiming-{card(table.device.slug)}.json", {**body, "unchanged": unchanged, "planted": found})
+    record.write(
+        folder / f"retiming-{card(table.device.slug)}.json", {**body, "unchanged": unchanged, "planted": found}
+    )
     print(told)
 
 
