@@ -82,7 +82,7 @@ class SearchSpace:
         return self.refine is not _nothing
 
     def refinements(self, config: Config) -> list[Config]:
-        """Return a leading config with one option added each, as far as no rule rejects it."""
+        """Return what a search tries of a leading config, as far as no rule rejects it."""
         return [one for one in self.refine(config, self.problem, self.device) if self.rejection(one) is None]
 
     def tries(self, config: Config) -> bool:
