@@ -1,6 +1,7 @@
 """Recorded landscapes, read: of each problem every config's time, what it costs to enter, how one replay scatters.
 
-fit/landscapes.py records them into data/landscapes-h200.json.gz; data/unseen-trials-h200.csv.gz has trials of races.
+fit/landscapes.py records them into data/landscapes-h200.json.gz; data/unseen-trials-h200.csv.gz has trials of races,
+data/experts-*.csv.gz of layers of experts.
 """
 
 from __future__ import annotations
@@ -140,3 +141,14 @@ def database(path):
                 if row.outcome.state is State.COMPLETE:
                     found[row.problem][row.config] = row.outcome.median_us
     return device, dict(sorted(found.items()))
+
+
+def trials_of_experts(path):
+    """Microseconds by layer, problem and config, as fit/experts.py writes them."""
+    found = defaultdict(lambda: defaultdict(dict))
+    with gzip.open(path, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            problem = Problem.from_fields(json.loads(row["problem"]))
+            config = Config.from_json(str(problem["package"]), row["config"])
+            found[row["layer"]][problem][config] = float(row["us"])
+    return found

@@ -27,7 +27,7 @@ from tuner.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
-from recorded import H200, ROOT
+from recorded import H200, ROOT, trials_of_experts
 
 DATA = ROOT / "data" / "experts-trials-h200.csv.gz"
 CYCLES = (0.0, 400.0, 800.0, 1200.0, 1600.0, 2400.0)
@@ -46,7 +46,7 @@ def main() -> None:
     if args.db and args.write:
         write(args.write, args.db)
     elif args.out:
-        times = read()
+        times = trials_of_experts(DATA)
         found = {cycles: judged(times, cycles) for cycles in CYCLES}
         body = {
             "problems": sum(map(len, times.values())),
@@ -74,16 +74,6 @@ def write(path: Path, databases: list[Path]) -> None:
                         (database.stem, fields, each.config.parameters_json, round(each.outcome.median_us, 3))
                     )
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-
-
-def read() -> Times:
-    found: Times = {}
-    with gzip.open(DATA, "rt", newline="") as file:
-        for row in csv.DictReader(file):
-            problem = Problem.from_fields(json.loads(row["problem"]))
-            config = Config.from_json(str(problem["package"]), row["config"])
-            found.setdefault(row["layer"], {}).setdefault(problem, {})[config] = float(row["us"])
-    return found
 
 
 def judged(times: Times, cycles: float, *, exchanging: str = "sm_90") -> dict[str, dict[str, float]]:

@@ -49,11 +49,9 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     with torch.inference_mode():
         for batch in options.batches:
-            their_step = model_play.step_of(plain, batch, 1)  # keeps the tokens that its graph reads
-            theirs = ready(their_step)
+            theirs = ready(model_play.step_of(plain, batch, 1))
             for name, model in variants.items():
-                our_step = model_play.step_of(model, batch, 1)
-                ours = ready(our_step)
+                ours = ready(model_play.step_of(model, batch, 1))
                 same(theirs(), ours())
                 found.setdefault(name, {})[f"decode {batch}"] = model_play.paired(theirs, ours, clock, options.rounds)
     record.write(options.out, {"model": options.model, "accelerate": said, "captured": found})
