@@ -100,6 +100,32 @@ def test_under_autocast_float32_weights_are_cast(checked):
     assert len(checked) == 3
 
 
+class StepsNorm(nn.Module):
+    """An RMSNorm by several kernels, as transformers has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(256)), 1e-5
+
+    def forward(self, x):
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+def test_a_norm_is_one_kernel_and_no_less_exact():
+    norm, x = StepsNorm().to("cuda", torch.bfloat16), rows(8)
+    exact = nn.functional.rms_norm(x.double(), (256,), norm.weight.double(), norm.eps)
+    errors, kernels = [], []
+    for _ in range(2):
+        with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            found = norm(x)
+        kernels.append(sum(each.device_type == torch.autograd.DeviceType.CUDA for each in profiler.events()))
+        errors.append((found.double() - exact).norm().item())
+        assert accelerate(norm).norms == ("",)
+    assert kernels[0] > kernels[1] == 1
+    assert errors[1] <= 1.01 * errors[0]
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: torch.cuda.device_count() is below 2")
 def test_a_model_that_moves_between_gpus_runs_where_it_is():
     model = Block().to("cuda:0", torch.bfloat16)

@@ -15,7 +15,8 @@ from tuner.errors import InputError
 from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
 from tuner.kernels.ops.linear import preference
 from tuner.models import accelerate
-from tuner.models.accelerate_linear import PREFERENCE, TunedLinear
+from tuner.models.accelerate_linear import TunedLinear
+from tuner.models.exchange import exchange
 
 
 def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
@@ -123,7 +124,6 @@ def test_layers_on_the_cpu_stay_with_torch_and_so_do_exchanged_ones_that_came_th
     expected = layer(x)
     (left,) = accelerate(layer, backend=backend).left
     assert left == "on cpu (move the model to a GPU first)"
-    layer.__class__ = TunedLinear
-    setattr(layer, PREFERENCE, preference(backend == "auto", 4, 8, True))
+    exchange(layer, TunedLinear, preference(backend == "auto", 4, 8, True))
     for call in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
         torch.testing.assert_close(call(x), expected)

@@ -1,0 +1,65 @@
+"""Layers that `accelerate` exchanged: each is of a subclass of the class that it had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+GIVEN = "_tuner_given"
+"""The attribute of an exchanged layer that its forward asks: what `exchange` was given."""
+
+
+class Exchanged(nn.Module):  # type: ignore[misc]  # torch is not checked
+    """A layer with another forward. All else is as its own class has it."""
+
+    PREFIX: str
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Copy and pickle a layer as its own class, exchanged: a class that is made here has no name to import."""
+        _, _, *rest = super().__reduce_ex__(protocol)
+        return _new, _ASKED[type(self)], *rest
+
+
+_MADE: dict[tuple[type[Exchanged], Any], Any] = {}
+_ASKED: dict[Any, tuple[type[Exchanged], Any]] = {}
+"""By each class that was made here, the forward's class and the layer's own."""
+
+
+def exchange(layer: nn.Module, kind: type[Exchanged], given: object) -> None:
+    """Give a layer the forward of `kind`, in place of another that it got here."""
+    layer.__class__ = _class(kind, own_class(layer))
+    layer.__dict__[GIVEN] = given
+
+
+def give_back(layer: nn.Module) -> bool:
+    """Give a layer its own class back; false if it is not exchanged."""
+    if not is_exchanged(layer):
+        return False
+    layer.__class__ = own_class(layer)
+    del layer.__dict__[GIVEN]
+    return True
+
+
+def own_class(layer: nn.Module) -> Any:
+    """The class that an exchanged layer had before; that of any other layer."""
+    return _ASKED[type(layer)][1] if is_exchanged(layer) else type(layer)
+
+
+def is_exchanged(layer: nn.Module) -> bool:
+    """Whether a layer is of a class that was made here, and not of one that something else made of it since."""
+    return type(layer) in _ASKED
+
+
+def _class(kind: type[Exchanged], own: Any) -> Any:
+    asked = kind, own
+    if asked not in _MADE:
+        bases = (kind,) if issubclass(kind, own) else asked
+        made = _MADE.setdefault(asked, type(f"{kind.PREFIX}{own.__name__}", bases, {}))
+        _ASKED[made] = asked
+    return _MADE[asked]
+
+
+def _new(kind: type[Exchanged], own: Any) -> Any:
+    made = _class(kind, own)
+    return made.__new__(made)
