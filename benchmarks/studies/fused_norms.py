@@ -26,7 +26,6 @@ import torch
 import triton
 import triton.language as tl
 
-
 LINEARS = ["*_proj", "lm_head"]
 
 
