@@ -36,6 +36,7 @@ on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
+_TENSORS = ("a", "b", "out", "bias", "scale_a", "scale_b", "ends", "down", "experts", "shares")
 on_change(_torch_serves.clear)
 
 
@@ -191,7 +192,7 @@ def _compute_as_before(operands: Any, problem: Problem, model: Device) -> bool:
 
 def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
     """All that decides which binaries a call needs; None of a list of matrices."""
-    tensors = [getattr(operands, name, None) for name in ("a", "b", "out", "bias", "scale_a", "scale_b", "ends")]
+    tensors = [getattr(operands, name, None) for name in _TENSORS]
     if isinstance(tensors[0], tuple):
         return None
     return problem, model.slug, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)

@@ -40,7 +40,11 @@ _OF_OP: dict[str, dict[str, tuple[Any, ...]]] = {
     "matmul": {"invariant": (False, True)},
     "grouped_mm": {"listed": (False, True), "invariant": (False,)},
 }
-_SIZES = {"bmm": ("m", "n", "k", "batch"), "grouped_mm": ("m", "n", "k", "groups")}
+_SIZES = {
+    "bmm": ("m", "n", "k", "batch"),
+    "grouped_mm": ("m", "n", "k", "groups"),
+    "fused_moe": ("m", "n", "k", "groups", "top_k"),
+}
 _DATA = re.compile(r"^OP = .*?\n\n", re.MULTILINE | re.DOTALL)
 
 

@@ -1,0 +1,173 @@
+"""The op `fused_moe`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.base.operands import is_aligned
+from tuner.kernels.experts.operands import GROUPS, TOP_K, ExpertsOperands
+from tuner.kernels.ops import arguments
+from tuner.kernels.ops.arguments import shown
+from tuner.kernels.ops.dispatch import launch
+from tuner.kernels.ops.problem import problem_of
+from tuner.launch.call_cache import CallCache, is_tracing, untraced
+from tuner.lookup.lookup import resolver
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+
+CALL_CACHE = CallCache()
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def fused_moe(
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    experts: torch.Tensor,
+    shares: torch.Tensor,
+    *,
+    activation: str = "silu",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Compute a mixture of experts by tuned Triton kernels: routing, gate and up, down and the weighted sum.
+
+    Row t is the sum over j of shares[t, j] * ((activation(x[t] @ gate.T) * (x[t] @ up.T)) @ down[e].T), where e is
+    experts[t, j], gate is gate_up[e, :N] and up is gate_up[e, N:]. Sums are float32; the values between both products
+    and each expert's result are rounded to x's dtype. Nothing waits for the device, a captured CUDA graph replays with
+    the experts and shares of its replay, and a row's bits do not depend on the order in which programs run.
+
+    The config comes from `tuner.lookup`.
+
+    Args:
+        x: [M, K], float32, float16 or bfloat16, contiguous rows.
+        gate_up: [E, 2 * N, K], of x's dtype, contiguous rows.
+        down: [E, K, N], of x's dtype, contiguous rows.
+        experts: int32 or int64 [M, top_k]; a number outside of 0 to E - 1 leaves that choice out.
+        shares: [M, top_k], float32 or of x's dtype.
+        activation: silu, gelu (tanh form), relu, leaky_relu (slope 0.01) or none.
+        out: [M, K] to write into, contiguous rows, apart from all operands.
+
+    Returns:
+        `out`, or a new tensor [M, K].
+
+    Raises:
+        InputError: an argument is not a dense tensor; shapes, dtypes or devices do not fit; or an operand requires a
+            gradient.
+        KernelError: no installed kernel serves the problem on this device.
+    """
+    found = CALL_CACHE.run((x, gate_up, down, experts, shares), (activation,), out)
+    if found is not None:
+        return found
+    if is_tracing():
+        return cast(
+            torch.Tensor, untraced(fused_moe)(x, gate_up, down, experts, shares, activation=activation, out=out)
+        )
+    return _checked_call((x, gate_up, down, experts, shares), activation, out)
+
+
+_Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> torch.Tensor:
+    """Run a call whose arguments must be checked, and store its plan."""
+    named = dict(zip(("x", "gate_up", "down", "experts", "shares"), given, strict=True))
+    arguments.check_tensors(**named, out=out)
+    arguments.check_memory(**named, out=out)
+    x, gate_up, down, experts, shares = arguments.in_memory(**named)
+    arguments.check_device("x", x)
+    _check_kinds(x, gate_up=gate_up, down=down, experts=experts, shares=shares)
+    _check_shapes(x, gate_up, down, experts, shares)
+    kind = arguments.activation_of(activation)
+    if out is None:
+        result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    else:
+        result = _check_out(out, (x, gate_up, down, experts, shares))
+    arguments.check_gradients(*given, out)
+    if not experts.numel():
+        return result.zero_()
+    if result.numel():
+        problem = problem_of(_problem, (x, gate_up, down, result), experts.shape[1], kind)
+        sources = resolver()
+        operands = ExpertsOperands(x, gate_up, down, result, experts.contiguous(), shares.contiguous(), problem, result)
+        recording = launch(operands, problem, x.device)
+        if experts.is_contiguous() and shares.is_contiguous():
+            by_torch = problem.precision if x.dtype == torch.float32 else None
+            CALL_CACHE.remember(given, (activation,), recording, result, sources, out=out, precision=by_torch)
+    return result
+
+
+def _problem(  # noqa: PLR0917
+    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, out: torch.Tensor, top_k: int, activation: str
+) -> Problem:
+    # `is_aligned` takes matrices, and the experts of a weight lie as far apart as their rows are long.
+    matrices = (x, gate_up.flatten(0, 1), down.flatten(0, 1), out)
+    return Problem(
+        *(len(x), down.shape[2], down.shape[1]),
+        dtype=dtypes.name_of(x.dtype),
+        layout="nt",
+        aligned=is_aligned(*matrices),
+        epilogue=activation,
+        precision=arguments.precision_of(x, None),
+        op="fused_moe",
+        extras={GROUPS: len(down), TOP_K: top_k},
+    )
+
+
+def _check_kinds(x: torch.Tensor, **others: torch.Tensor) -> None:
+    if x.dtype not in _DTYPES:
+        expected = ", ".join(map(dtypes.name_of, _DTYPES))
+        raise InputError(f"x is {dtypes.name_of(x.dtype)}: expected one of {expected}; convert it with x.to(...)")
+    allowed = {
+        "experts": (torch.int64, torch.int32),
+        "shares": (torch.float32, x.dtype),
+    }
+    for name, tensor in others.items():
+        kinds = allowed.get(name, (x.dtype,))
+        if tensor.dtype not in kinds:
+            expected = " or ".join(dict.fromkeys(map(dtypes.name_of, kinds)))
+            raise InputError(f"{name} is {dtypes.name_of(tensor.dtype)}: expected {expected}; use {name}.to(...)")
+        if tensor.device != x.device:
+            raise InputError(
+                f"{name} is on {tensor.device} and x on {x.device}: expected one device; use {name}.to(x.device)"
+            )
+
+
+def _check_shapes(
+    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor
+) -> None:
+    if x.dim() != 2 or gate_up.dim() != 3 or down.dim() != 3:
+        raise InputError(
+            f"x has shape {shown(x)}, gate_up {shown(gate_up)} and down {shown(down)}: expected [M, K], [E, 2 * N, K] "
+            "and [E, K, N]"
+        )
+    number, k, n = down.shape
+    if x.shape[1] != k or gate_up.shape != (number, 2 * n, k):
+        raise InputError(
+            f"x {shown(x)}, gate_up {shown(gate_up)} and down {shown(down)} do not fit: expected [M, {k}] and "
+            f"[{number}, {2 * n}, {k}] beside this down"
+        )
+    if experts.dim() != 2 or len(experts) != len(x) or shares.shape != experts.shape:
+        raise InputError(
+            f"experts has shape {shown(experts)} and shares {shown(shares)}: expected [{len(x)}, top_k] both"
+        )
+    if experts.shape[1] > number:
+        raise InputError(f"experts has shape {shown(experts)}: expected at most {number} choices of as many experts")
+    for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down)):
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            raise InputError(f"{name}'s rows are not contiguous: use {name}.contiguous()")
+    for name, tensor in (("gate_up", gate_up), ("down", down)):
+        if number > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
+            raise InputError(f"{name}'s experts do not lie one behind the other: use {name}.contiguous()")
+
+
+def _check_out(out: torch.Tensor, operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    x = operands[0]
+    arguments.check_out(out, tuple(x.shape), operands)
+    if out.dtype != x.dtype:
+        raise InputError(f"out is {dtypes.name_of(out.dtype)}: expected {dtypes.name_of(x.dtype)}, as x is")
+    if out.stride(-1) != 1 and out.shape[-1] > 1:
+        raise InputError("out's rows are not contiguous: use torch.empty_like(x)")
+    return out
