@@ -302,7 +302,7 @@ def test_what_cannot_be_exchanged_is_left_and_named():
         "meta": "on meta (move the model to a GPU first)",
         "wide": "whose weight is float64",
         "lazy": "with weights of class UninitializedParameter",
-        "experts": "experts in one tensor (ToyExperts) have no kernel yet",
+        "experts": "experts in one tensor (ToyExperts) that no kernel computes yet",
     }
     assert left == words
     assert "\n" not in str(done)
@@ -400,7 +400,7 @@ def test_wrong_arguments_are_one_clear_line(refused, caplog):
     for change in (accelerate, restore):
         refused(lambda change=change: change("gpt2"), "model is a str: expected a torch.nn.Module")
     refused(lambda: accelerate(model, backend="cublas"), "unknown backend 'cublas': expected one of auto, tuner, torch")
-    refused(lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer and no norm: expected")
+    refused(lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer, norm or experts: expected")
     for only in (5, [], [nn.Linear]):
         refused(lambda only=only: accelerate(model, only=only), "expected a pattern of names, or several")
     assert str(accelerate(nn.ReLU())) == "on tuned kernels (backend 'auto'): 0 layers"

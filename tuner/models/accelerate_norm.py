@@ -1,4 +1,4 @@
-"""The forward of RMSNorms that `accelerate` exchanged, and which layers are RMSNorms."""
+"""The RMSNorms that `accelerate` exchanges: which layers are RMSNorms, and their forward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tuner.kernels.ops import arguments, autocast
 from tuner.launch.call_cache import PLAIN_TENSORS
-from tuner.models.exchange import GIVEN, Exchanged, own_class
+from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class
 
 _EPSILONS = ("variance_epsilon", "eps")
 """What models call the number that is added to the mean of the squares."""
@@ -54,6 +54,23 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
     if x.dtype != weight.dtype or x.device != weight.device or x.dim() == 0 or x.shape[-1:] != weight.shape:
         return False
     return not (arguments.ask_derivatives(x, weight) or autocast.is_on(x) or arguments.is_recorded())
+
+
+def exchange_norm(layer: nn.Module, backend: str) -> str | None:
+    """Exchange a norm, or say why it keeps its own forward."""
+    if backend == "torch":
+        return "as asked"
+    if "forward" in vars(layer):
+        return "whose forward somebody replaced"
+    weight = layer._parameters["weight"]
+    if type(weight) not in (torch.Tensor, nn.Parameter):
+        return f"with weights of class {type(weight).__name__}"
+    if not arguments.has_kernels(weight.device):
+        return f"on {weight.device.type} (move the model to a GPU first)"
+    if (epsilon := epsilon_of(layer)) is None:
+        return f"norms that are no RMSNorm of their weight ({own_class(layer).__name__})"
+    exchange(layer, FusedNorm, epsilon)
+    return None
 
 
 def is_norm(layer: nn.Module) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import nn
+
+from tuner.hardware import device as devices
+from tuner.lookup import evidence, lookup
+from tuner.problem import Problem
 
 GIVEN = "_tuner_given"
 """The attribute of an exchanged layer that its forward asks: what `exchange` was given."""
@@ -63,3 +68,16 @@ def _class(kind: type[Exchanged], own: Any) -> Any:
 def _new(kind: type[Exchanged], own: Any) -> Any:
     made = _class(kind, own)
     return made.__new__(made)
+
+
+def without_table(family: Problem, index: int | None) -> str | None:
+    """That no table of a CUDA device has a problem's family, which a layer needs to be served by "auto"; or None."""
+    return _without_table(lookup.resolver(), family, index)
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_table(_of: object, family: Problem, index: int | None) -> str | None:
+    device = devices.current(index)
+    if evidence.is_tuned(family, device):
+        return None
+    return f"of families that no table of {device.slug} has (`tuner model` lists what to tune)"

@@ -1,0 +1,187 @@
+"""`tuner.models.accelerate` on blocks of experts: which run on `fused_moe`, that they are right, and what stays."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import tuner
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup.row import Row
+from tuner.models import accelerate, restore
+from tuner.problem import Problem
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 64, "num_attention_heads": 2}
+MODELS = {
+    "mixtral": ("MixtralConfig", "MixtralExperts", {"intermediate_size": 48, "num_local_experts": 4}),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeExperts", {"moe_intermediate_size": 48, "num_experts": 4}),
+    "olmoe": ("OlmoeConfig", "OlmoeExperts", {"intermediate_size": 48, "num_experts": 4}),
+    "deepseek_v3": ("DeepseekV3Config", "DeepseekV3Experts", {"moe_intermediate_size": 48, "n_routed_experts": 4}),
+}
+CONFIG = Config(
+    "moe_pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4
+)
+
+
+def experts_of(model, **changed):
+    config, experts, sizes = MODELS[model]
+    module = import_module(f"transformers.models.{model}.modeling_{model}")
+    made = getattr(import_module(f"transformers.models.{model}"), config)(
+        **SIZES, **sizes, num_experts_per_tok=2, **changed
+    )
+    made._experts_implementation = "grouped_mm"
+    block = getattr(module, experts)(made)
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+    return block
+
+
+def routed(tokens, dtype=torch.float32):
+    shares, experts = torch.topk(torch.randn(tokens, 4).softmax(-1), 2)
+    return torch.randn(tokens, 32).to(dtype), experts, shares
+
+
+@pytest.fixture(autouse=True)
+def seeded(no_tables):
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """How many tokens each call of the op had."""
+    module = import_module("tuner.kernels.ops.fused_moe")
+    calls, own = [], module.fused_moe
+    monkeypatch.setattr(module, "fused_moe", lambda x, *rest, **named: calls.append(len(x)) or own(x, *rest, **named))
+    return calls
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_experts_of_models_are_one_call_and_right(model, dtype, ours):
+    block = experts_of(model).to(dtype)
+    given = routed(5, dtype)
+    exact = copy.deepcopy(block).double()
+    exact.config._experts_implementation = "eager"
+    with torch.no_grad():
+        wanted, theirs = exact(given[0].double(), given[1], given[2].double()), block(*given)
+        done = accelerate(block, backend="tuner")
+        found = block(*given)
+    assert done.experts == ("",)
+    assert ours == [5]
+    assert found.dtype == dtype
+    error, usual = ((each.double() - wanted).norm() / wanted.norm() for each in (found, theirs))
+    assert error <= 1.1 * usual
+
+
+def test_a_model_runs_its_experts_and_is_given_back(ours):
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    config = Qwen3MoeConfig(
+        **SIZES, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2, num_key_value_heads=2, head_dim=16
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    tokens = torch.arange(6).reshape(2, 3)
+    with torch.inference_mode():
+        expected = model(tokens).logits
+        done = accelerate(model, backend="tuner", only="*.experts")
+        assert done.experts == ("model.layers.0.mlp.experts",)
+        assert "; experts on tuned kernels: 1 block (model.layers.0.mlp.experts)" in str(done)
+        torch.testing.assert_close(model(tokens).logits, expected)
+        assert ours == [6]
+        assert restore(model) == 1
+        torch.testing.assert_close(model(tokens).logits, expected, rtol=0, atol=0)
+    assert ours == [6]
+
+
+def test_auto_follows_the_evidence_of_each_number_of_tokens(tmp_path, make_row, make_table, ours):
+    block = experts_of("mixtral")
+    (why,) = accelerate(block).left
+    assert why.startswith("of families that no table of interpreter has")
+    extras = {"groups": 4, "top_k": 2}
+    parts = {"dtype": "float32", "layout": "nt", "op": "fused_moe", "epilogue": "silu", "extras": extras}
+    version = registry.find("fused_moe", "moe_pointer").version
+    rows = [
+        Row(Problem(m, 48, 32, **parts), CONFIG, version, make_row().made, 10.0, 1.0, ratio, 1)
+        for m, ratio in ((3, 1.2), (5, 0.9))
+    ]
+    tuner.use(make_table(*rows, op="fused_moe", device=INTERPRETER).write(tmp_path))
+    assert accelerate(block).experts == ("",)
+    with torch.no_grad():
+        for tokens in (3, 5, 7, 3):
+            block(*routed(tokens))
+    assert ours == [3, 3]
+
+
+def test_what_is_computed_otherwise_is_left_and_named():
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+
+    replaced, other, quick = experts_of("mixtral"), experts_of("mixtral"), experts_of("mixtral")
+    replaced.forward = lambda *given: given[0]
+    other.config._experts_implementation = "deepgemm"
+    quick.act_fn = nn.Mish()
+    blocks = {
+        "gpt_oss": GptOssExperts(GptOssConfig(hidden_size=32, intermediate_size=48, num_local_experts=4)),
+        "replaced": replaced,
+        "other": other,
+        "quick": quick,
+        "moved": experts_of("mixtral").to("meta"),
+        "gelu": experts_of("mixtral", hidden_act="gelu_pytorch_tanh"),
+    }
+    done = accelerate(nn.ModuleDict(blocks), backend="tuner")
+    assert done.experts == ("gelu",)
+    left = {name: why for why, names in done.left.items() for name in names}
+    assert left == {
+        "gpt_oss": "experts in one tensor (GptOssExperts) that no kernel computes yet",
+        "replaced": "experts whose forward somebody replaced",
+        "other": "experts that are computed by deepgemm, as the model's config says",
+        "quick": "experts with a gate of their own (MixtralExperts)",
+        "moved": "on meta (move the model to a GPU first)",
+    }
+
+
+def test_gradients_autocast_tracers_and_expert_parallel_blocks_get_their_own_forward(ours):
+    block, own, given = experts_of("mixtral"), experts_of("mixtral"), routed(4)
+    own.load_state_dict(block.state_dict())
+    accelerate(block, backend="tuner")
+    torch.testing.assert_close(block(*given), own(*given), rtol=0, atol=0)
+    block(*given).sum().backward()
+    assert block.down_proj.grad is not None
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(block(*given), own(*given), rtol=0, atol=0)
+        assert "_grouped_mm" in make_fx(block)(*given).code
+        block._is_expert_parallel = True
+        block(*given)
+        block._is_expert_parallel = False
+        with pytest.raises(RuntimeError):
+            block(given[0][:, :31], *given[1:])
+        assert not ours
+        block(*given)
+    assert ours == [4]
+
+
+def test_copies_pickles_and_kept_methods(ours):
+    block, given = experts_of("mixtral"), routed(4)
+    kind = type(block)
+    accelerate(block, backend="tuner")
+    assert isinstance(block, kind)
+    assert type(block).__name__ == "TunedMixtralExperts"
+    with torch.no_grad():
+        expected = block(*given)
+        for each in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+            torch.testing.assert_close(each(*given), expected, rtol=0, atol=0)
+        assert ours == [4, 4, 4]
+        kept = block.forward
+        restore(block)
+        torch.testing.assert_close(kept(*given), block(*given), rtol=0, atol=0)
+    assert type(block) is kind
+    assert ours == [4, 4, 4]
