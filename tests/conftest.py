@@ -236,8 +236,8 @@ def make_row() -> Callable[..., Row]:
 
 @pytest.fixture
 def make_table() -> Callable[..., Table]:
-    def make(*rows: Row, device: Device = H200, families: tuple[Family, ...] = ()) -> Table:
-        return Table("matmul", device, "2026-01-31T12:00:00Z", rows, families)
+    def make(*rows: Row, op: str = "matmul", device: Device = H200, families: tuple[Family, ...] = ()) -> Table:
+        return Table(op, device, "2026-01-31T12:00:00Z", rows, families)
 
     return make
 

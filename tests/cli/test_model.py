@@ -226,6 +226,10 @@ def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp
         ("2-16", "96", "64", "4", "4"),
         ("2-16", "64", "48", "4", "4"),
     ]
+    (fused,) = (row for row in rows(out) if row["op"] == "fused_moe")
+    assert [fused[name] for name in ("m", "n", "k", "epilogue", "groups", "top_k", "count", "note")] == [
+        *("1-8", "48", "64", "silu", "4", "2", "4", "mlp.experts")
+    ]
     assert "tuner moe --experts 4 --intermediate 48 --hidden 64 --topk 2 --for vllm --out DIR" in err
     assert "whole on each GPU by the model's own plan: model.layers.*.mlp.gate.weight" in err
 

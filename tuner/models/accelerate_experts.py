@@ -107,7 +107,7 @@ def exchange_experts(block: nn.Module, backend: str) -> str | None:
     """Exchange a block of experts, or say why it keeps its own forward."""
     if backend == "torch":
         return "as asked"
-    if why := _obstacle(block):
+    if why := obstacle(block):
         return why
     down, top_k = block._parameters["down_proj"], top_k_of(block)
     assert down is not None
@@ -131,7 +131,7 @@ def problem(sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activatio
     return Problem(*shape, dtype=name, layout="nt", op="fused_moe", epilogue=activation, extras=extras)
 
 
-def _obstacle(block: nn.Module) -> str | None:
+def obstacle(block: nn.Module) -> str | None:
     """Why a block of experts keeps its own forward wherever it runs, or None."""
     kind = own_class(block).__name__
     if "forward" in vars(block):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from tuner.errors import ModelError
 from tuner.models import forward, sharding
+from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
 from tuner.models.lines import Line
@@ -50,11 +52,13 @@ class ModelGemms:
         families: the families, in the order of the forward.
         left_out: by reason, how many products of a step are no family.
         whole: generic names of weights that each of several GPUs has all of.
+        experts: families of `fused_moe` for blocks that `accelerate` runs on it; their products are families too.
     """
 
     families: tuple[GemmFamily, ...]
     left_out: dict[str, int] = field(default_factory=dict)
     whole: tuple[str, ...] = ()
+    experts: tuple[GemmFamily, ...] = ()
 
 
 def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
@@ -93,7 +97,38 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
         raise ModelError(f"{type(model).__name__} has no linear layers: expected a model that multiplies by weights")
     families = tuple(GemmFamily(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in weights.items())
     named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
-    return ModelGemms(families, dict(left_out), tuple(name for name in named if sharding.is_whole(model, name)))
+    whole = tuple(name for name in named if sharding.is_whole(model, name))
+    return ModelGemms(families, dict(left_out), whole, tuple(_experts(model, families)))
+
+
+def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]:
+    """Yield the families of `fused_moe` of a model's blocks of experts."""
+    blocks: dict[str, list[torch.nn.Module]] = {}
+    for name, block in model.named_modules():
+        if holds_experts(block):
+            blocks.setdefault(sharding.generic(name), []).append(block)
+    for name, (first, *_, last) in _by_block(families).items():
+        activations = {activation_of(block) if obstacle(block) is None else None for block in blocks.get(name, ())}
+        if len(activations) == 1 and (activation := activations.pop()) is not None:
+            both = first.product, last.product
+            product = first.product._replace(
+                op="fused_moe",
+                n=last.product.k,
+                epilogue=activation,
+                aligned=all(each.aligned for each in both),
+                top_k=first.factor,
+            )
+            yield GemmFamily(product, TOKENS, 1, (name,), len(blocks[name]))
+
+
+def _by_block(families: Sequence[GemmFamily]) -> dict[str, list[GemmFamily]]:
+    """The products with experts' weights, by the generic name of their block: gate and up first, down last."""
+    found: dict[str, list[GemmFamily]] = {}
+    for each in families:
+        if each.product.op == "grouped_mm":
+            for weight in each.weights:
+                found.setdefault(weight.rpartition(".")[0], []).append(each)
+    return {name: [*some, some[-1]] for name, some in found.items()}
 
 
 def _kind(one: WeightProduct, other: WeightProduct) -> tuple[str, int] | None:
@@ -133,22 +168,17 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
     """The lines of a suite."""
     return [
         Line(each.product, cell, int(re.split("[-,]", cell)[0]), each.count, " ".join(map(_short, each.weights)))
-        for each in gemms.families
+        for each in (*gemms.families, *gemms.experts)
         for cell in sizes.cells(each.of, each.factor)
     ]
 
 
 def moe_commands(gemms: ModelGemms, quantization: str) -> list[str]:
     """The command that tunes vLLM's fused kernel for each kind of experts; `quantization` are its options for that."""
-    experts: dict[str, list[GemmFamily]] = {}
-    for each in gemms.families:
-        if each.product.op == "grouped_mm":
-            for weight in each.weights:
-                experts.setdefault(weight.rpartition(".")[0], []).append(each)
     found = [
         f"tuner moe --experts {first.product.number} --intermediate {last.product.k} --hidden {first.product.k} "
         f"--topk {first.factor}{quantization} --for vllm --out DIR"
-        for first, *_, last in ((*each, each[-1]) for each in experts.values())
+        for first, *_, last in _by_block(gemms.families).values()
     ]
     return list(dict.fromkeys(found))
 

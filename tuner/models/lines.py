@@ -60,6 +60,7 @@ class Line:
             "op": product.op if product.op != "matmul" else "",
             "batch": str(extras.get("batch", "")),
             "groups": str(extras.get("groups", "")),
+            "top_k": str(extras.get("top_k", "")),
             "count": str(self.count),
             "note": self.note,
         }
@@ -71,14 +72,15 @@ def problem(product: Product, m: int) -> Problem:
     Raises:
         ProblemError: there is no such problem.
     """
-    number = {"bmm": "batch", "grouped_mm": "groups"}.get(product.op)
+    number = {"bmm": "batch", "grouped_mm": "groups", "fused_moe": "groups"}.get(product.op)
+    extras = {number: product.number} if number else {}
     return Problem(
         m,
         product.n,
         product.k,
         **{name: getattr(product, name) for name in _SHARED},
         scaling=None if product.scaling == "none" else product.scaling,
-        extras={number: product.number} if number else {},
+        extras=extras | ({"top_k": product.top_k} if product.top_k else {}),
     )
 
 
