@@ -109,12 +109,15 @@ def _launch(launch: Launch) -> Any:
 
 
 def compile_launches(launches: Iterable[Launch]) -> Any:
-    """Compile what `run` would launch, for the active driver's target; returns the last one's CompiledKernel.
+    """Compile what `run` would launch, for the active driver's target.
+
+    Returns the CompiledKernel that takes the most shared memory, of equals the last one: where several are launched, it
+    is the one that a config is about.
 
     The arguments may be tensors without memory: Triton's cache key is the same, and the process that launches finds the
     binary. Under a recording that finds shipped kernels these are loaded onto the device, and nothing is compiled.
     """
-    compiled = None
+    largest = None
     seen = recording()
     for launch in launches:
         if seen is not None and seen.find is not None:
@@ -125,7 +128,9 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
             compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
         if seen is not None:
             seen.launches.append((launch, compiled))
-    return compiled
+        if largest is None or compiled is None or compiled.metadata.shared >= largest.metadata.shared:
+            largest = compiled
+    return largest
 
 
 def binary_class(launches: Iterable[Launch]) -> str:

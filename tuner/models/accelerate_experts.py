@@ -20,8 +20,10 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
 _WEIGHTS = ("gate_up_proj", "down_proj")
-_SAID = {"has_gate": True, "has_bias": False, "is_transposed": False, "has_post_expert_norm": False}
+_SAID = {"has_gate": True, "has_bias": False, "is_transposed": False}
 """What transformers says of a class of experts, and what `fused_moe` computes."""
+_RARE = ("has_post_expert_norm", "_is_expert_parallel")
+"""What few have, and older releases of transformers do not say: a norm of each expert; experts of several GPUs."""
 _IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
 """What a config may ask for that computes the same; others are somebody's choice of a kernel."""
 
@@ -76,7 +78,11 @@ def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> b
         return False
     if experts.dim() != 2 or len(experts) != len(x) or shares.dtype not in (x.dtype, torch.float32):
         return False
-    if block._is_expert_parallel or any(each.device != x.device for each in tensors) or _is_followed(tensors):
+    if (
+        any(getattr(block, name, False) for name in _RARE)
+        or any(each.device != x.device for each in tensors)
+        or _is_followed(tensors)
+    ):
         return False
     sizes = (len(x), down.shape[2], down.shape[1], len(down), experts.shape[1])
     return not choice.is_auto or _is_faster(lookup.resolver(), sizes, x.dtype, choice.activation, x.device.index)
@@ -138,7 +144,11 @@ def obstacle(block: nn.Module) -> str | None:
         return "experts whose forward somebody replaced"
     weights = [block._parameters.get(name) for name in _WEIGHTS]
     said = {name: getattr(block, name, None) for name in _SAID}
-    if said != _SAID or any(type(each) not in (torch.Tensor, nn.Parameter) for each in weights):
+    if (
+        said != _SAID
+        or getattr(block, _RARE[0], False)
+        or any(type(each) not in (torch.Tensor, nn.Parameter) for each in weights)
+    ):
         return f"experts in one tensor ({kind}) that no kernel computes yet"
     if (asked := getattr(getattr(block, "config", None), "_experts_implementation", None)) not in _IMPLEMENTATIONS:
         return f"experts that are computed by {asked}, as the model's config says"

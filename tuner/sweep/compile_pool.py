@@ -332,9 +332,13 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
     process.clear_output()
     start = time.perf_counter()
     try:
-        compiled = registry.find(op, kernel, problem.source).compile(problem, config)
+        from tuner.launch.plan import recorded  # not at import: it needs torch, which a pool's parent may not have
+
+        with recorded() as seen:
+            compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
-        return Compiled(read_resources(compiled, compile_ms), program(compiled))
+        every = [each for _, each in seen.launches if each is not None] or [compiled]
+        return Compiled(read_resources(compiled, compile_ms), program(every))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         return Failed(State.COMPILE_ERROR, in_short(e))
 
