@@ -1,1 +1,1 @@
-"""The kernel of the op `fused_moe`: a mixture of experts from its tokens to their weighted sums."""
+"""The kernel of the op `fused_experts`: a mixture of experts from its tokens to their weighted sums."""

@@ -1,4 +1,4 @@
-"""The `moe_pointer` kernel: a mixture of experts in four launches, whose two products share a tile."""
+"""The `experts_pointer` kernel: a mixture of experts in four launches, whose two products share a tile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.kernels.base.workspace import scratch
 from tuner.kernels.batched.space import config_of, of_many, share
 from tuner.kernels.cost import model as cost
 from tuner.kernels.experts import jit as experts_kernel
-from tuner.kernels.experts.operands import FUSED_MOE, GROUPS, TOP_K, ExpertsOperands, experts_of, top_k_of
+from tuner.kernels.experts.operands import FUSED_EXPERTS, GROUPS, TOP_K, ExpertsOperands, experts_of, top_k_of
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.spec import simplicity
@@ -31,7 +31,7 @@ from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
 
-NAME = "moe_pointer"
+NAME = "experts_pointer"
 VERSION = 1
 DTYPES = ("float32", "float16", "bfloat16")
 _ROUTED = 1024
@@ -185,7 +185,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 SPEC = spec_of(
-    FUSED_MOE,
+    FUSED_EXPERTS,
     NAME,
     VERSION,
     program,

@@ -1,4 +1,4 @@
-"""The op `fused_moe`: its operands, its reference and tolerance, and torch's own way."""
+"""The op `fused_experts`: its operands, its reference and tolerance, and torch's own way."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def _bytes_moved(problem: Problem) -> int:
     return (used * 3 * problem.n * problem.k + 2 * problem.m * problem.k) * size
 
 
-FUSED_MOE = Operation(
-    "fused_moe",
+FUSED_EXPERTS = Operation(
+    "fused_experts",
     make_operands,
     vendor,
     reference,

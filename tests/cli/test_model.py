@@ -226,7 +226,7 @@ def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp
         ("2-16", "96", "64", "4", "4"),
         ("2-16", "64", "48", "4", "4"),
     ]
-    (fused,) = (row for row in rows(out) if row["op"] == "fused_moe")
+    (fused,) = (row for row in rows(out) if row["op"] == "fused_experts")
     assert [fused[name] for name in ("m", "n", "k", "epilogue", "groups", "top_k", "count", "note")] == [
         *("1-8", "48", "64", "silu", "4", "2", "4", "mlp.experts")
     ]

@@ -1,4 +1,4 @@
-"""`tuner.models.accelerate` on blocks of experts: which run on `fused_moe`, that they are right, and what stays."""
+"""`tuner.models.accelerate` on blocks of experts: which run on `fused_experts`, that they are right, and what stays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODELS = {
     "deepseek_v3": ("DeepseekV3Config", "DeepseekV3Experts", {"moe_intermediate_size": 48, "n_routed_experts": 4}),
 }
 CONFIG = Config(
-    "moe_pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4
+    "experts_pointer", BLOCK_SIZE_M=16, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=1, num_stages=1, num_warps=4
 )
 
 
@@ -57,9 +57,11 @@ def seeded(no_tables):
 @pytest.fixture
 def ours(monkeypatch):
     """How many tokens each call of the op had."""
-    module = import_module("tuner.kernels.ops.fused_moe")
-    calls, own = [], module.fused_moe
-    monkeypatch.setattr(module, "fused_moe", lambda x, *rest, **named: calls.append(len(x)) or own(x, *rest, **named))
+    module = import_module("tuner.kernels.ops.fused_experts")
+    calls, own = [], module.fused_experts
+    monkeypatch.setattr(
+        module, "fused_experts", lambda x, *rest, **named: calls.append(len(x)) or own(x, *rest, **named)
+    )
     return calls
 
 
@@ -106,13 +108,13 @@ def test_auto_follows_the_evidence_of_each_number_of_tokens(tmp_path, make_row, 
     (why,) = accelerate(block).left
     assert why.startswith("of families that no table of interpreter has")
     extras = {"groups": 4, "top_k": 2}
-    parts = {"dtype": "float32", "layout": "nt", "op": "fused_moe", "epilogue": "silu", "extras": extras}
-    version = registry.find("fused_moe", "moe_pointer").version
+    parts = {"dtype": "float32", "layout": "nt", "op": "fused_experts", "epilogue": "silu", "extras": extras}
+    version = registry.find("fused_experts", "experts_pointer").version
     rows = [
         Row(Problem(m, 48, 32, **parts), CONFIG, version, make_row().made, 10.0, 1.0, ratio, 1)
         for m, ratio in ((3, 1.2), (5, 0.9))
     ]
-    tuner.use(make_table(*rows, op="fused_moe", device=INTERPRETER).write(tmp_path))
+    tuner.use(make_table(*rows, op="fused_experts", device=INTERPRETER).write(tmp_path))
     assert accelerate(block).experts == ("",)
     with torch.no_grad():
         for tokens in (3, 5, 7, 3):

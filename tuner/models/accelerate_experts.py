@@ -1,4 +1,4 @@
-"""The blocks of experts that `accelerate` exchanges: which compute what `fused_moe` does, and their forward."""
+"""The blocks of experts that `accelerate` exchanges: which compute what `fused_experts` does, and their forward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.problem.gemm_fields import ACTIVATIONS
 
 _WEIGHTS = ("gate_up_proj", "down_proj")
 _SAID = {"has_gate": True, "has_bias": False, "is_transposed": False}
-"""What transformers says of a class of experts, and what `fused_moe` computes."""
+"""What transformers says of a class of experts, and what `fused_experts` computes."""
 _RARE = ("has_post_expert_norm", "_is_expert_parallel")
 """What few have, and older releases of transformers do not say: a norm of each expert; experts of several GPUs."""
 _IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
@@ -33,8 +33,8 @@ class ExpertsChoice:
     """What an exchanged block is served by.
 
     Attributes:
-        is_auto: Whether its own forward runs where no table says that `fused_moe` is no slower.
-        activation: Its activation, by `fused_moe`'s name.
+        is_auto: Whether its own forward runs where no table says that `fused_experts` is no slower.
+        activation: Its activation, by `fused_experts`'s name.
     """
 
     is_auto: bool
@@ -63,14 +63,14 @@ class TunedExperts(Exchanged):
             result: torch.Tensor = own(*given, **named)
             return result
         # Not `from`: the name would be bound at import, with the op and its kernels.
-        op = importlib.import_module("tuner.kernels.ops.fused_moe").fused_moe
+        op = importlib.import_module("tuner.kernels.ops.fused_experts").fused_experts
         x, experts, shares = given
         found: torch.Tensor = op(x, *weights, experts, shares, activation=choice.activation)
         return found
 
 
 def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> bool:
-    """Whether `fused_moe` computes what the block would, and is to."""
+    """Whether `fused_experts` computes what the block would, and is to."""
     if torch.compiler.is_compiling() or not all(type(each) in PLAIN_TENSORS for each in tensors):
         return False
     x, experts, shares, gate_up, down = tensors
@@ -134,7 +134,7 @@ def problem(sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activatio
     """The problem of a block whose tensors are contiguous, by M, N, K, the number of experts and top_k."""
     *shape, experts, top_k = sizes
     extras, name = {"groups": experts, "top_k": top_k}, dtypes.name_of(dtype)
-    return Problem(*shape, dtype=name, layout="nt", op="fused_moe", epilogue=activation, extras=extras)
+    return Problem(*shape, dtype=name, layout="nt", op="fused_experts", epilogue=activation, extras=extras)
 
 
 def obstacle(block: nn.Module) -> str | None:

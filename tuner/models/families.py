@@ -52,7 +52,7 @@ class ModelGemms:
         families: the families, in the order of the forward.
         left_out: by reason, how many products of a step are no family.
         whole: generic names of weights that each of several GPUs has all of.
-        experts: families of `fused_moe` for blocks that `accelerate` runs on it; their products are families too.
+        experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
     """
 
     families: tuple[GemmFamily, ...]
@@ -102,7 +102,7 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
 
 
 def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]:
-    """Yield the families of `fused_moe` of a model's blocks of experts."""
+    """Yield the families of `fused_experts` of a model's blocks of experts."""
     blocks: dict[str, list[torch.nn.Module]] = {}
     for name, block in model.named_modules():
         if holds_experts(block):
@@ -112,7 +112,7 @@ def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]
         if len(activations) == 1 and (activation := activations.pop()) is not None:
             both = first.product, last.product
             product = first.product._replace(
-                op="fused_moe",
+                op="fused_experts",
                 n=last.product.k,
                 epilogue=activation,
                 aligned=all(each.aligned for each in both),

@@ -72,7 +72,7 @@ def problem(product: Product, m: int) -> Problem:
     Raises:
         ProblemError: there is no such problem.
     """
-    number = {"bmm": "batch", "grouped_mm": "groups", "fused_moe": "groups"}.get(product.op)
+    number = {"bmm": "batch", "grouped_mm": "groups", "fused_experts": "groups"}.get(product.op)
     extras = {number: product.number} if number else {}
     return Problem(
         m,

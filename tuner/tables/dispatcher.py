@@ -43,7 +43,7 @@ _OF_OP: dict[str, dict[str, tuple[Any, ...]]] = {
 _SIZES = {
     "bmm": ("m", "n", "k", "batch"),
     "grouped_mm": ("m", "n", "k", "groups"),
-    "fused_moe": ("m", "n", "k", "groups", "top_k"),
+    "fused_experts": ("m", "n", "k", "groups", "top_k"),
 }
 _DATA = re.compile(r"^OP = .*?\n\n", re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The op `fused_moe`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+"""The op `fused_experts`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL_CACHE = CallCache()
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def fused_moe(
+def fused_experts(
     x: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
@@ -63,7 +63,7 @@ def fused_moe(
         return found
     if is_tracing():
         return cast(
-            torch.Tensor, untraced(fused_moe)(x, gate_up, down, experts, shares, activation=activation, out=out)
+            torch.Tensor, untraced(fused_experts)(x, gate_up, down, experts, shares, activation=activation, out=out)
         )
     return _checked_call((x, gate_up, down, experts, shares), activation, out)
 
@@ -111,7 +111,7 @@ def _problem(  # noqa: PLR0917
         aligned=is_aligned(*matrices),
         epilogue=activation,
         precision=arguments.precision_of(x, None),
-        op="fused_moe",
+        op="fused_experts",
         extras={GROUPS: len(down), TOP_K: top_k},
     )
 
