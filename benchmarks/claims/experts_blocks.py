@@ -1,0 +1,145 @@
+"""Blocks of experts of transformers' models by their own forward and by `tuner.kernels.fused_experts`.
+
+    python benchmarks/claims/experts_blocks.py --out RESULT.json [--models qwen3-30b,mixtral-8x7b] [--tokens 1,8,32]
+    python benchmarks/claims/experts_blocks.py --out RESULT.json --rehearse
+
+`tuner run` first tunes each model's block for the numbers of tokens played, and nothing else. Blocks have the models'
+sizes and random weights; every token is sent to the experts with the highest random scores, drawn anew for each number
+of tokens. Captured: a CUDA graph of one call, whose weights are read from memory as they do not stay in the L2 for the
+most part; both ways take turns in an order drawn anew. Host: until the call returns. `error` is the norm of the
+difference from torch's own numbers over their norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import model_play
+from commands import tuner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+MODELS = {
+    "qwen3-30b": ("qwen3_moe", "Qwen3Moe", {"moe_intermediate_size": 768, "num_experts": 128}, 2048, 768, 128, 8),
+    "mixtral-8x7b": ("mixtral", "Mixtral", {"intermediate_size": 14336, "num_local_experts": 8}, 4096, 14336, 8, 2),
+    "olmoe-7b": ("olmoe", "Olmoe", {"intermediate_size": 1024, "num_experts": 64}, 2048, 1024, 64, 8),
+    "qwen2-57b": ("qwen2_moe", "Qwen2Moe", {"moe_intermediate_size": 2560, "num_experts": 64}, 3584, 2560, 64, 8),
+    "tiny": ("mixtral", "Mixtral", {"intermediate_size": 48, "num_local_experts": 4}, 64, 48, 4, 2),
+}
+"""By name: transformers' module and prefix, the config's sizes, and hidden, intermediate, experts and top_k."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", default="qwen3-30b,mixtral-8x7b,olmoe-7b,qwen2-57b")
+    parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 1024])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rehearse", action="store_true")
+    options = parser.parse_args()
+    if options.rehearse:
+        options.models, options.tokens, options.rounds = "tiny", [1, 5], 2
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TUNER_DB"] = f"{folder}/tuner.db"
+        for name in options.models.split(","):
+            winners, seconds = tuned(folder, name, options)
+            found[name] = {"winners": winners, "tuning_s": seconds}
+        for name in found:  # after all, because this process reads the database once
+            found[name]["tokens"] = played(name, options)
+            record.write(options.out, found)
+            for tokens, each in found[name]["tokens"].items():
+                print(f"{name:14} {tokens:>5} tokens", each.get("captured", each)["torch_over_tuner"], each["error"])
+
+
+def tuned(folder: str, name: str, options: argparse.Namespace) -> tuple[dict[str, Any], float]:
+    """Tune a block for the tokens that are played; the winners and how long it took."""
+    _, _, _, hidden, intermediate, experts, top_k = MODELS[name]
+    rows = [f"fused_experts,{m},{intermediate},{hidden},bf16,nt,silu,{experts},{top_k}" for m in options.tokens]
+    (Path(folder) / "suite.csv").write_text("\n".join(["op,m,n,k,dtype,layout,epilogue,groups,top_k", *rows]) + "\n")
+    here = ["--device", "interpreter", "--trials", "2"] if options.rehearse else []
+    begun = time.perf_counter()
+    document = tuner(Path(folder), "run", "--suite", "suite.csv", "--db", "tuner.db", *here, accept=(0, 1))
+    winners = [winner for each in document["problems"] if (winner := each["winner"])]
+    return {str(w["problem"]["m"]): [w["config"], w["median_us"]] for w in winners}, round(
+        time.perf_counter() - begun, 1
+    )
+
+
+def played(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Both ways at each number of tokens."""
+    import torch
+
+    from tuner.kernels import fused_experts
+
+    *_, experts, top_k = MODELS[name]
+    block, device = block_of(name), "cpu" if options.rehearse else "cuda"
+    found = {}
+    for tokens in options.tokens:
+        generator = torch.Generator(device).manual_seed(tokens)
+        x = torch.randn(tokens, MODELS[name][3], device=device, generator=generator).bfloat16()
+        scores = torch.randn(tokens, experts, device=device, generator=generator).softmax(-1)
+        shares, chosen = torch.topk(scores, top_k)
+        given = (chosen, (shares / shares.sum(-1, keepdim=True)).bfloat16())
+
+        def theirs(x: Any = x, given: Any = given) -> Any:
+            return block(x, *given)
+
+        def ours(x: Any = x, given: Any = given) -> Any:
+            return fused_experts(x, block.gate_up_proj, block.down_proj, *given)
+
+        with torch.inference_mode():
+            a, b = theirs().double(), ours().double()
+            each = {"error": round(((a - b).norm() / a.norm()).item(), 6)}
+            each["host_us"] = [host_us(step) for step in (theirs, ours)]
+            if options.rehearse:
+                each |= model_play.paired(theirs, ours, model_play.host_seconds, options.rounds)
+            else:
+                graphs = model_play.captured(theirs), model_play.captured(ours)
+                each["captured"] = model_play.paired(*graphs, model_play.device_seconds, options.rounds)
+                del graphs
+        found[str(tokens)] = each
+    return found
+
+
+def block_of(name: str) -> Any:
+    """A model's block of experts with random weights."""
+    from importlib import import_module
+
+    import torch
+
+    module, prefix, sizes, hidden, *_, top_k = MODELS[name]
+    package = f"transformers.models.{module}"
+    config = getattr(import_module(package), f"{prefix}Config")(hidden_size=hidden, num_experts_per_tok=top_k, **sizes)
+    config._experts_implementation = "grouped_mm"
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        made = getattr(import_module(f"{package}.modeling_{module}"), f"{prefix}Experts")(config).bfloat16()
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+    return made.requires_grad_(False)
+
+
+def host_us(step: Any, calls: int = 20, rounds: int = 5) -> float:
+    """Microseconds until a call returns: the median of rounds of calls, between which the device ends its work."""
+    found = []
+    for _ in range(rounds):
+        model_play.wait()
+        begun = time.perf_counter()
+        for _ in range(calls):
+            step()
+        found.append((time.perf_counter() - begun) / calls * 1e6)
+    model_play.wait()
+    return round(statistics.median(found), 1)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()
