@@ -53,10 +53,10 @@ def main() -> None:
         for name in options.models.split(","):
             winners, seconds = tuned(folder, name, options)
             found[name] = {"winners": winners, "tuning_s": seconds}
-        for name in found:  # after all, because this process reads the database once
-            found[name]["tokens"] = played(name, options)
+        for name, model in found.items():  # after all, because this process reads the database once
+            model["tokens"] = played(name, options)
             record.write(options.out, found)
-            for tokens, each in found[name]["tokens"].items():
+            for tokens, each in model["tokens"].items():
                 print(f"{name:14} {tokens:>5} tokens", each.get("captured", each)["torch_over_tuner"], each["error"])
 
 
