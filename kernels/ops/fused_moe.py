@@ -86,7 +86,7 @@ def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> t
     else:
         result = _check_out(out, (x, gate_up, down, experts, shares))
     arguments.check_gradients(*given, out)
-    if not experts.numel():
+    if not experts.numel() or not down.numel():
         return result.zero_()
     if result.numel():
         problem = problem_of(_problem, (x, gate_up, down, result), experts.shape[1], kind)
@@ -156,10 +156,10 @@ def _check_shapes(
     if experts.shape[1] > number:
         raise InputError(f"experts has shape {shown(experts)}: expected at most {number} choices of as many experts")
     for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down)):
-        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        if tensor.numel() and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             raise InputError(f"{name}'s rows are not contiguous: use {name}.contiguous()")
     for name, tensor in (("gate_up", gate_up), ("down", down)):
-        if number > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
+        if tensor.numel() and number > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
             raise InputError(f"{name}'s experts do not lie one behind the other: use {name}.contiguous()")
 
 
