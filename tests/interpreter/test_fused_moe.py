@@ -1,4 +1,4 @@
-"""fused_moe is right for any tokens, sizes and routing, also where choices are no expert's, and refuses what is none."""
+"""fused_moe is right for any tokens, sizes and routing, with choices of no expert too, and refuses what is none."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ ERRORS = {
         lambda: call(x=X[None])
     ),
     "x has shape [3, 16], gate_up [16, 16] and down [4, 16, 8]: expected [M, K]": lambda: call(gate_up=GATE_UP[0]),
-    "x [3, 15], gate_up [4, 16, 16] and down [4, 16, 8] do not fit: expected [M, 16] and [4, 16, 16] beside this down": (
+    "x [3, 15], gate_up [4, 16, 16] and down [4, 16, 8] do not fit: expected [M, 16] and [4, 16, 16] beside": (
         lambda: call(x=X[:, :15])
     ),
     "gate_up [4, 8, 16] and down [4, 16, 8] do not fit": lambda: call(gate_up=GATE_UP[:, :8]),
