@@ -30,6 +30,7 @@ from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem, dtype
+from tuner.problem.gemm_fields import MAX_SIZE
 
 NAME = "moe_pointer"
 VERSION = 1
@@ -138,6 +139,8 @@ def supports(problem: Problem, device: Device) -> str | None:  # noqa: PLR0911  
         return f"no extras {', '.join(sorted(unknown))}: leave them out"
     if top_k > experts or experts > MOST_GROUPS:
         return f"top_k is {top_k} of {experts} experts: expected at most as many, and {MOST_GROUPS} experts"
+    if 2 * problem.n > MAX_SIZE:
+        return f"N is {problem.n}: expected at most {MAX_SIZE // 2}, as gate and up have twice as many columns"
     if problem.m * top_k > _MOST_SLOTS:
         return f"{problem.m} tokens with {top_k} experts each: expected at most {_MOST_SLOTS} together"
     return pointer_space.supports_operands(_products(problem)[0], device)

@@ -338,8 +338,20 @@ tuner.cli.main({["export", str(folder), "--db", str(db), *arguments.split()]!r})
     assert names(folder) == []
 
 
+def test_winners_of_a_package_are_left_out_and_those_of_our_own_experts_are_exported(
+    tmp_path, run, make_database, make_row
+):
+    extras = {"groups": 8, "top_k": 2}
+    rows = make_row(16, op=EXPERTS, extras=extras), make_row(32, op=EXPERTS, extras={"package": "vllm", "top_k": 2})
+    db = make_database(tmp_path / "tuner.db", *rows)
+    code, _, err = run("export", tmp_path / "out", "--db", db)
+    assert (code, err) == (0, "1 winner of experts left out: `tuner moe` writes their files\n")
+    (path,) = (tmp_path / "out").iterdir()
+    assert [(row["m"], row["extras"]) for row in json.loads(path.read_text())["rows"]] == [(16, extras)]
+
+
 def test_a_copied_database_counts_all_winners_that_it_holds(tmp_path, run, make_database, make_row):
-    experts = make_row(1, 1, 1, op=EXPERTS, layout="keyed", extras={"M": 8})
+    experts = make_row(8, op=EXPERTS, extras={"package": "vllm"})
     db = make_database(tmp_path / "tuner.db", make_row(16), experts)
     code, out, err = run("export", tmp_path / "out", "--db", db, "--format", "sqlite")
     assert (code, out, err) == (0, f"{tmp_path / 'out' / 'winners.db'}: 2 winners for {H200.slug}\n", "")

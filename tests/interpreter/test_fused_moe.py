@@ -456,6 +456,7 @@ def test_what_a_message_says_to_type_works(remedy):
         (problem_of(8, 16, 16, 4, 2, dtype="bf16", out_dtype="fp32"), "tokens, weights and output are of one dtype"),
         (problem_of(8, 16, 16, 4, 5), "top_k is 5 of 4 experts"),
         (problem_of(8, 16, 16, 5000, 5), "expected at most as many, and 4096 experts"),
+        (problem_of(8, 2**30, 16, 4, 2), "N is 1073741824: expected at most 1073741823, as gate and up have twice as"),
         (problem_of(2**30, 16, 16, 4, 2), "1073741824 tokens with 2 experts each: expected at most 2147483647"),
         (Problem(8, 16, 16, layout="nt", op="fused_moe", extras={"groups": 4}), "top_k is None: expected a whole num"),
         (Problem(8, 16, 16, layout="nt", op="fused_moe", extras={"top_k": 4}), "groups is None: expected a whole num"),

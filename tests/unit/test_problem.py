@@ -26,7 +26,6 @@ KINDS = [
     {"dtype": "fp16", "b_padded": True, "epilogue": "bias+gelu"},
     {"dtype": "fp16", "op": "bmm", "extras": {"batch": MAX_SIZE}},
     {"dtype": "fp16", "op": "grouped_mm", "extras": {"groups": 4}},
-    {"dtype": "bf16", "layout": "nt", "epilogue": "silu", "op": "fused_moe", "extras": {"groups": 8, "top_k": 2}},
 ]
 
 

@@ -17,7 +17,7 @@ from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.location import database_location, sqlite_path
-from tuner.moe.layer import OP as EXPERTS
+from tuner.moe.layer import is_of_package
 
 if TYPE_CHECKING:
     from tuner.adopt.compiled_files import Binary
@@ -140,10 +140,10 @@ def _decided(
                 f"{location} has winners of the interpreter only, which are no figures of a GPU: to export them all the"
                 " same add --device interpreter"
             )
-    experts = 0 if with_experts else sum(winner.problem.op == EXPERTS for winner in winners)
+    experts = 0 if with_experts else sum(is_of_package(winner.problem) for winner in winners)
     if experts:
         click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
-        winners = [winner for winner in winners if winner.problem.op != EXPERTS]
+        winners = [winner for winner in winners if not is_of_package(winner.problem)]
     if not winners and is_needed:
         raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
     return winners, families

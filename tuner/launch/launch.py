@@ -109,12 +109,14 @@ def _launch(launch: Launch) -> Any:
 
 
 def compile_launches(launches: Iterable[Launch]) -> Any:
-    """Compile what `run` would launch, for the active driver's target; returns the last one's CompiledKernel.
+    """Compile what `run` would launch, for the active driver's target.
+
+    Returns the CompiledKernel that takes the most shared memory, of equals the last one.
 
     The arguments may be tensors without memory: Triton's cache key is the same, and the process that launches finds the
     binary. Under a recording that finds shipped kernels these are loaded onto the device, and nothing is compiled.
     """
-    compiled = None
+    most, most_bytes = None, 0
     seen = recording()
     for launch in launches:
         if seen is not None and seen.find is not None:
@@ -125,7 +127,10 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
             compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
         if seen is not None:
             seen.launches.append((launch, compiled))
-    return compiled
+        taken = getattr(getattr(compiled, "metadata", None), "shared", 0)
+        if taken >= most_bytes:
+            most, most_bytes = compiled, taken
+    return most
 
 
 def binary_class(launches: Iterable[Launch]) -> str:

@@ -24,6 +24,7 @@ from tuner.problem import Problem
 from tuner.problem.generic_key import Extra
 
 OP = "fused_moe"
+"""Also the op of `tuner.kernels.fused_moe`, whose problems name no package."""
 PACKAGES = ("vllm", "sglang")
 LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """The numbers of tokens that vLLM's and SGLang's own tuners try."""
@@ -177,6 +178,11 @@ class Layer:
         n, k = (self.hidden, self.shard) if gemm == "down" else (2 * self.shard, self.hidden)
         out = "bfloat16" if b != "float16" else "float16"
         return Problem(m, n, k, op=OP, a_dtype=a, b_dtype=b, out_dtype=out, layout="nt", extras=extras)
+
+
+def is_of_package(problem: Problem) -> bool:
+    """Whether a problem is a package's: of `tuner moe`, not of `tuner.kernels.fused_moe`."""
+    return problem.op == OP and "package" in dict(problem.extras)
 
 
 def layer_of(problem: Problem) -> Layer:

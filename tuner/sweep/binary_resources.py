@@ -31,11 +31,12 @@ def shared_bytes(compiled: Any) -> int:
     return int(compiled.metadata.shared) + sum(map(int, _RESERVED.findall(compiled.asm.get("ptx", ""))))
 
 
-def program(compiled: Any) -> str:
-    """Return a digest that is equal for two CompiledKernels whose binaries and launch shapes are the same."""
-    binary = compiled.asm.get("cubin") or compiled.asm.get("hsaco") or b""
-    digest = hashlib.sha256(binary)
-    digest.update(f"{compiled.metadata.num_warps} {compiled.metadata.shared}".encode())
+def program(*compiled: Any) -> str:
+    """Return a digest that is equal for two lists of CompiledKernels whose binaries and launch shapes are the same."""
+    digest = hashlib.sha256()
+    for each in compiled:
+        digest.update(each.asm.get("cubin") or each.asm.get("hsaco") or b"")
+        digest.update(f"{each.metadata.num_warps} {each.metadata.shared}".encode())
     return digest.hexdigest()[:16]
 
 

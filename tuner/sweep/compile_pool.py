@@ -329,12 +329,17 @@ class CompilePool(AbstractContextManager["CompilePool"]):
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
     """Compile one config for the active driver's target. Runs in a child of the pool."""
+    from tuner.launch.plan import recorded  # it needs torch, which the parent may do without
+
     process.clear_output()
     start = time.perf_counter()
     try:
-        compiled = registry.find(op, kernel, problem.source).compile(problem, config)
+        with recorded() as seen:
+            compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
-        return Compiled(read_resources(compiled, compile_ms), program(compiled))
+        # Configs whose last launches agree may differ in others.
+        launched = [each for _, each in seen.launches] or [compiled]
+        return Compiled(read_resources(compiled, compile_ms), program(*launched))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         return Failed(State.COMPILE_ERROR, in_short(e))
 
