@@ -16,8 +16,9 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels import fused_moe
 from tuner.kernels.base.activations import activated
-from tuner.kernels.experts.operands import ExpertsOperands, make_operands, reference, tolerance
+from tuner.kernels.experts.operands import ExpertsOperands, make_operands, reference, tolerance, vendor
 from tuner.kernels.ops import fused_moe as fused_moe_op
+from tuner.launch import compat
 from tuner.launch.plan import Recording
 from tuner.problem.dtype import name_of
 from tuner.problem.gemm_fields import ACTIVATIONS
@@ -319,6 +320,18 @@ def test_drawn_inputs_send_each_token_to_top_k_experts_whose_shares_add_up_to_on
     again, other = (make_operands(made.problem, "cpu", seed) for seed in (0, 1))
     assert torch.equal(made.experts, again.experts)
     assert not torch.equal(made.experts, other.experts)
+
+
+@pytest.mark.skipif(compat.grouped_mm is None, reason="this torch has no grouped GEMM")
+def test_torchs_own_way_passes_the_same_check_and_says_what_it_lacks():
+    problem = problem_of(30, 64, 128, 4, 2, dtype="bf16")
+    made = make_operands(problem, "cpu", 0)
+    vendor(made)
+    assert verify.error(made.out, reference(made), 128) <= tolerance(problem)
+    for lacking, words in (({"dtype": "fp16"}, "takes bfloat16, not float16"), ({"aligned": False}, "aligned to 16")):
+        other = make_operands(problem_of(30, 64, 128, 4, 2, **{"dtype": "bf16", **lacking}), "cpu", 0)
+        with pytest.raises(NotImplementedError, match=words):
+            vendor(other)
 
 
 WRONG = {

@@ -41,7 +41,9 @@ def main(arch: str, sampled: int, what: str) -> None:
     cases = []
     chosen = EXPERTS if what == "experts" else PROBLEMS if sampled else PROBLEMS[::2]
     for problem in chosen:
-        for spec in registry.serving(problem, device):
+        for spec in registry.of(problem.op).values():
+            if spec.supports(problem, device) is not None:
+                continue
             configs = draw.sample(spec.space(problem, device).configs(), sampled)
             cases += [(spec, problem, config) for config in (spec.default_config(problem, device), *configs)]
     one_by_one = by_launch if what == "experts" else compiled
