@@ -40,7 +40,7 @@ def test_no_launch_of_fused_moe_takes_more_shared_memory_than_predicted(arch, ru
     for one in found:
         assert list(one["launches"]) == LAUNCHES
         assert one["rejected"] is None, one["case"]
-        assert max(one["launches"].values()) == one["largest"] <= one["predicted_bytes"], one["case"]
+        assert max(one["launches"].values()) <= one["predicted_bytes"], one["case"]
         assert one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
         assert one["wgmma"] == (LAUNCHES[1:3] if one["predicted_wgmma"] else []), one["case"]
         if arch == "sm_90" and one["pipelined"] and one["predicted_wgmma"]:

@@ -109,14 +109,12 @@ def _launch(launch: Launch) -> Any:
 
 
 def compile_launches(launches: Iterable[Launch]) -> Any:
-    """Compile what `run` would launch, for the active driver's target.
-
-    Returns the CompiledKernel that takes the most shared memory, of equals the last one.
+    """Compile what `run` would launch, for the active driver's target; returns the last one's CompiledKernel.
 
     The arguments may be tensors without memory: Triton's cache key is the same, and the process that launches finds the
     binary. Under a recording that finds shipped kernels these are loaded onto the device, and nothing is compiled.
     """
-    most, most_bytes = None, 0
+    compiled = None
     seen = recording()
     for launch in launches:
         if seen is not None and seen.find is not None:
@@ -127,10 +125,7 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
             compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
         if seen is not None:
             seen.launches.append((launch, compiled))
-        taken = getattr(getattr(compiled, "metadata", None), "shared", 0)
-        if taken >= most_bytes:
-            most, most_bytes = compiled, taken
-    return most
+    return compiled
 
 
 def binary_class(launches: Iterable[Launch]) -> str:
