@@ -29,7 +29,8 @@ from tuner.kernels.grouped.space import MOST_GROUPS
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
+from tuner.problem.gemm_fields import MAX_SIZE
 
 NAME = "experts_pointer"
 VERSION = 1
@@ -138,6 +139,8 @@ def supports(problem: Problem, device: Device) -> str | None:  # noqa: PLR0911  
         return f"no extras {', '.join(sorted(unknown))}: leave them out"
     if top_k > experts or experts > MOST_GROUPS:
         return f"top_k is {top_k} of {experts} experts: expected at most as many, and {MOST_GROUPS} experts"
+    if 2 * problem.n > MAX_SIZE:
+        return f"N is {problem.n}: expected at most {MAX_SIZE // 2}, as gate and up have twice as many columns"
     if problem.m * top_k > _MOST_SLOTS:
         return f"{problem.m} tokens with {top_k} experts each: expected at most {_MOST_SLOTS} together"
     return pointer_space.supports_operands(_products(problem)[0], device)
@@ -168,8 +171,28 @@ def space(problem: Problem, device: Device) -> SearchSpace:
     # Half of a tile's columns are gate's, and `tl.dot` takes 16 at least.
     columns = tuple(value for value in made.axes["BLOCK_SIZE_N"] if isinstance(value, int) and value >= _FEWEST_COLUMNS)
     axes = {**made.axes, "BLOCK_SIZE_N": columns}
-    own = tile_rules.parameters(lambda *_: axes)
-    return dataclasses.replace(made, axes=axes, rules=(own, *(each for each in made.rules if each.name != own.name)))
+    own = {each.name: each for each in (tile_rules.parameters(lambda *_: axes), _SHARED_MEMORY)}
+    rules = (*own.values(), *(each for each in made.rules if each.name not in own))
+    return dataclasses.replace(made, axes=axes, rules=rules)
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of one block of the product that takes more, in bytes: an upper bound.
+
+    Besides `tile_resources.shared_bytes`: on Blackwell each sum of gate and up has barriers of its own; down's rows go
+    to where their slots lie in another order of threads, through shared memory; and for tf32x3 on wgmma and tcgen05, A
+    has a stage less and B's lower bits a tile of their own. Source: tests/compile/test_batched.py.
+    """
+    block_m, block_n, block_k = tile_resources.tile(config)
+    size, taken = dtype.ITEMSIZE[problem.a_dtype], tile_resources.shared_bytes(config, problem, device)
+    if device.features.tcgen05 and tile_resources.asynchronous(config, problem, device):
+        taken += 16
+    if problem.precision == "tf32x3" and tile_resources.asynchronous(config, problem, device):
+        taken += max(0, block_n - block_m) * block_k * size
+    return max(taken, block_m * block_n * size)
+
+
+_SHARED_MEMORY = tile_rules.shared_memory(shared_bytes, "kernels/experts/fused.py")
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -192,7 +215,7 @@ SPEC = spec_of(
     supports=supports,
     space=space,
     default_config=default_config,
-    shared_bytes=tile_resources.shared_bytes,
+    shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=(experts_kernel, grouped_kernel, program, _shared, _vectors, blocks, epilogue),
     simplicity=simplicity,

@@ -19,7 +19,7 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS, PRECISIONS
 
 _is_wrapped = compat.is_functorch_wrapped_tensor
-_NEEDED = ("a", "b", "weight", "x", "y")
+_NEEDED = ("a", "b", "weight", "x", "y", "gate_up", "down", "experts", "shares")
 
 
 def check_tensors(**tensors: object) -> None:

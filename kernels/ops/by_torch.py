@@ -11,6 +11,7 @@ import torch
 
 from tuner.kernels.base.activations import saturated
 from tuner.kernels.base.operands import Operands
+from tuner.kernels.experts.operands import ExpertsOperands
 from tuner.kernels.gemm import vendor as gemm
 from tuner.kernels.grouped import operands as grouped
 from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
@@ -31,8 +32,17 @@ def compute(operands: Any, vendor: Callable[[Any], None]) -> None:
         _grouped(operands)
     elif isinstance(operands, Operands):
         _product(operands, vendor)
+    elif isinstance(operands, ExpertsOperands):
+        vendor(_of_experts(operands))
     else:
         vendor(operands)
+
+
+def _of_experts(operands: ExpertsOperands) -> ExpertsOperands:
+    """The same sums where each choice is an expert's: what is no expert's goes to the first, with a share of 0."""
+    served = (operands.experts >= 0) & (operands.experts < len(operands.down))
+    experts, shares = operands.experts.where(served, 0), operands.shares.where(served, 0)
+    return replace(operands, experts=experts, shares=shares)
 
 
 def _product(operands: Operands, vendor: Callable[[Any], None]) -> None:

@@ -17,8 +17,15 @@ from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
+from tuner.problem.gemm_fields import MAX_SIZE
 
 CALL_CACHE = CallCache()
+_MOST = (MAX_SIZE, MAX_SIZE // 2, MAX_SIZE)
+_SPLITTING = {
+    "M": "call it for some of x's rows at a time",
+    "N": "add up the results of parts, gate_up's rows n and N + n with down[..., n]",
+    "K": "use torch's own ops",
+}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -86,7 +93,7 @@ def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> t
     else:
         result = _check_out(out, (x, gate_up, down, experts, shares))
     arguments.check_gradients(*given, out)
-    if not experts.numel():
+    if not experts.numel() or not down.numel():
         return result.zero_()
     if result.numel():
         problem = problem_of(_problem, (x, gate_up, down, result), experts.shape[1], kind)
@@ -155,11 +162,14 @@ def _check_shapes(
         )
     if experts.shape[1] > number:
         raise InputError(f"experts has shape {shown(experts)}: expected at most {number} choices of as many experts")
+    for (name, remedy), size, most in zip(_SPLITTING.items(), (len(x), n, k), _MOST, strict=True):
+        if size > most:
+            raise InputError(f"{name} is {size}: expected at most {most}; {remedy}")
     for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down)):
-        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        if tensor.numel() and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             raise InputError(f"{name}'s rows are not contiguous: use {name}.contiguous()")
     for name, tensor in (("gate_up", gate_up), ("down", down)):
-        if number > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
+        if tensor.numel() and number > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
             raise InputError(f"{name}'s experts do not lie one behind the other: use {name}.contiguous()")
 
 

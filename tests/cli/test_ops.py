@@ -1,4 +1,4 @@
-"""bmm, grouped_mm, vector_add and softmax go the whole way that matmul goes: a suite, a run, a lookup, a table."""
+"""Ops other than matmul go the whole way that it goes: a suite, a run, a lookup, a table."""
 
 from __future__ import annotations
 
@@ -13,38 +13,48 @@ import pytest
 
 pytest.importorskip("triton")
 
-SUITE = """op,m,n,k,dtype,layout,batch,groups
-bmm,16,16,32,fp16,nn,2,
-grouped_mm,20,32,32,fp32,nt,,3
-vector_add,1000,1,1,fp32,nn,,
-vector_add,8,2,1,fp32,nn,,
-softmax,20,100,1,fp16,nn,,
-softmax,16,64,1,fp32,tn,,
+SUITE = """op,m,n,k,dtype,layout,batch,groups,top_k,epilogue
+bmm,16,16,32,fp16,nn,2,,,
+grouped_mm,20,32,32,fp32,nt,,3,,
+fused_experts,9,32,32,fp32,nt,,4,2,silu
+fused_experts,9,32,32,fp32,nt,,4,5,silu
+vector_add,1000,1,1,fp32,nn,,,,
+vector_add,8,2,1,fp32,nn,,,,
+softmax,20,100,1,fp16,nn,,,,
+softmax,16,64,1,fp32,tn,,,,
 """
 LOOKUPS = """
 import torch, tuner
-from tuner.kernels import softmax, vector_add
+from tuner.kernels import fused_experts, softmax, vector_add
 for op, shape, rest in (
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 2}}),
     ("grouped_mm", (20, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 3}}),
+    ("fused_experts", (9, 32, 32),
+     {"dtype": "fp32", "layout": "nt", "epilogue": "silu", "extras": {"groups": 4, "top_k": 2}}),
     ("vector_add", (1000, 1, 1), {"dtype": "fp32"}),
     ("softmax", (20, 100, 1), {"dtype": "fp16"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32", "layout": "tn"}),
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 4}}),
+    ("fused_experts", (9, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 4, "top_k": 2}}),
     ("vector_add", (1500, 1, 1), {"dtype": "fp32"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32"}),
 ):
     print(op, tuner.lookup(tuner.Problem(*shape, op=op, **rest)).rule)
 x = torch.randn(1000)
 assert torch.equal(vector_add(x, x), x + x)
+x, weights = torch.randn(9, 32), (torch.randn(4, 64, 32), torch.randn(4, 32, 32))
+gate, up = (x @ weights[0][1].t()).chunk(2, dim=-1)
+moe = fused_experts(x, *weights, torch.full((9, 2), 1), torch.full((9, 2), 0.5))
+torch.testing.assert_close(moe, (torch.nn.functional.silu(gate) * up) @ weights[1][1].t(), rtol=1e-4, atol=1e-3)
 rows = torch.randn(64, 16).t()
 torch.testing.assert_close(softmax(rows), torch.softmax(rows, -1))
 """
-EXACT = ["bmm exact", "grouped_mm exact", "vector_add exact", "softmax exact", "softmax exact"]
-UNTUNED = ["bmm default", "vector_add default", "softmax default"]
+EXACT = ["bmm exact", "grouped_mm exact", "fused_experts exact", "vector_add exact", "softmax exact", "softmax exact"]
+UNTUNED = ["bmm default", "fused_experts default", "vector_add default", "softmax default"]
 TABLES = {
     "bmm": [{"batch": 2}],
     "grouped_mm": [{"groups": 3}],
+    "fused_experts": [{"groups": 4, "top_k": 2}],
     "vector_add": [{}],
     "softmax": [{}, {}],
 }
@@ -71,7 +81,9 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
     options = ("--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")
     measured = json.loads(python("-m", "tuner", "run", *options, expected=1))
     refused = [problem for problem in measured["problems"] if not problem["winner"]]
-    assert ["Problem(M, 1, 1, op='vector_add')" in problem["reason"] for problem in refused] == [True]
+    assert [problem["problem"]["op"] for problem in refused] == ["fused_experts", "vector_add"]
+    for problem, words in zip(refused, ("top_k is 5 of 4 experts", "Problem(M, 1, 1, op='vector_add')"), strict=True):
+        assert words in problem["reason"]
     assert python("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines()[: len(EXACT)] == EXACT
 
     assert run("export", tmp_path / "tables", "--device", "interpreter", "--db", tmp_path / "tuner.db")[0] == 0
@@ -85,6 +97,7 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
     for op, typed in (
         ("bmm", "M=16,N=16,K=32,batch=2"),
         ("grouped_mm", "M=20,N=32,K=32,dtype=fp32,layout=nt,groups=3"),
+        ("fused_experts", "M=9,N=32,K=32,dtype=fp32,layout=nt,groups=4,top_k=2,epilogue=silu"),
         ("softmax", "M=20,N=100"),
     ):
         where = ("--device", "interpreter", "--db", tmp_path / "tables")

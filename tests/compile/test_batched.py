@@ -1,4 +1,4 @@
-"""bmm and grouped_mm compile as their rules predict: shared memory, matrix instructions, loads of 16 bytes."""
+"""bmm, grouped_mm and fused_experts compile as their rules predict: shared memory, matrix instructions, wide loads."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def test_defaults_and_a_sample_compile_within_the_limits_that_the_rules_predict(
             exact = one["kernel"] != "bmm_warp_specialized"
             assert one["shared_bytes"] == one["predicted_bytes"] or not exact, one["case"]
             assert one["wgmma"], one["case"]
+
+
+EXPERTS = {"sm_80": 2, "sm_90": 2, "sm_100": 2, "gfx942": 0, "gfx950": 0}
+LAUNCHES = ["route_kernel", "gate_up_kernel", "down_kernel", "combine_kernel"]
+
+
+@pytest.mark.parametrize("arch", EXPERTS)
+@pytest.mark.long
+def test_no_launch_of_fused_experts_takes_more_shared_memory_than_predicted(arch, run_program):
+    found = run_program("batched.py", arch, EXPERTS[arch], "experts")
+    assert len(found) >= 5 * (EXPERTS[arch] + 1)
+    for one in found:
+        assert list(one["launches"]) == LAUNCHES
+        assert one["rejected"] is None, one["case"]
+        assert max(one["launches"].values()) <= one["predicted_bytes"], one["case"]
+        assert one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
+        assert one["wgmma"] == (LAUNCHES[1:3] if one["predicted_wgmma"] else []), one["case"]
+        if arch == "sm_90" and one["pipelined"] and one["predicted_wgmma"]:
+            assert one["launches"]["gate_up_kernel"] == one["predicted_bytes"], one["case"]
 
 
 @pytest.mark.long

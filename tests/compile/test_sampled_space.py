@@ -9,7 +9,7 @@ from tuner.hardware.device import KNOWN, triton_version
 from tuner.kernel import registry
 
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942": 2, "gfx950": 1}
-EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer"}
+EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer", "experts_pointer"}
 BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
 ANY_WIDTH = {"any_width"} if triton_version().startswith("3.7.") else set()
 IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
 
 FAR = 5 * 2**29
 """Elements of the storage, of which only the pages that are touched take memory."""
@@ -76,6 +76,7 @@ def test_a_size_beyond_32_bits_is_one_error_that_says_how_to_split_the_call():
         (lambda: bmm(row[None], column[None]), "K is 2147483648"),
         (lambda: grouped_mm(row, column[None], ends), "K is 2147483648"),
         (lambda: grouped_mm([one, row], [one, column]), "K is 2147483648"),
+        (lambda: fused_experts(row, row.expand(1, 2, many), column[None], ends[:, None] - 1, one), "K is 2147483648"),
         (lambda: softmax(row), "x has rows of 2147483648 elements: expected at most 2147483647; use torch.softmax"),
     ):
         with pytest.raises(InputError) as raised:

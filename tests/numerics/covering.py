@@ -43,6 +43,7 @@ VIEWS = {
     "matmul": ("dense", "shifted", "strided", "odd", "transposed"),
     "bmm": ("dense", "strided"),
     "grouped_mm": ("dense",),
+    "fused_experts": ("dense", "shifted", "strided", "odd"),
     "vector_add": ("dense", "shifted"),
     "softmax": ("dense", "shifted"),
 }
@@ -63,12 +64,18 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
     ),
     "bmm": ((("batch", 1),), (("batch", 3),)),
     "grouped_mm": ((("groups", 1),), (("groups", 5),)),
+    "fused_experts": tuple(
+        (("groups", experts), ("top_k", top_k)) for experts, top_k in ((1, 1), (5, 2), (3, 3), (40, 1))
+    ),
     "vector_add": ((),),
     "softmax": ((),),
 }
 """What else names a problem of each op, and the values to try; what is there twice is drawn twice as often."""
-LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn")}
-"""Layouts of the ops that only move memory; they have no K, no epilogue, and one dtype. A vector has no N either."""
+LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn"), "fused_experts": ("nt",)}
+"""Layouts of the ops that do not take all of them, and have one dtype.
+
+Those that only move memory have no K and no epilogue, a vector no N either; experts have no bias.
+"""
 _DRAWS = 20_000
 _KEPT = 6_000
 _RIVALS = 30
@@ -194,6 +201,8 @@ def _computed(op: str, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[Hashabl
     """The choices of sizes, operands, outputs, layouts and epilogues."""
     if op not in LAID_OUT:
         return (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES)
+    if op == "fused_experts":
+        return (*sizes, OPERANDS[:5], (None,), LAID_OUT[op], ACTIVATIONS)
     extents = (sizes[0], sizes[2], (1,)) if op == "softmax" else (sizes[2], (1,), (1,))
     return (*extents, OPERANDS[:3], (None,), LAID_OUT[op], ("none",))
 

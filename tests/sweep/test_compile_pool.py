@@ -169,6 +169,21 @@ def test_resources_of_an_amd_binary_are_read(arch):
     assert result.resources.spill_bytes == 0
 
 
+def test_configs_whose_last_launches_agree_are_other_programs_and_take_what_the_largest_launch_takes():
+    pytest.importorskip("triton")
+    extras = {"groups": 8, "top_k": 2}
+    problem = Problem(64, 256, 512, dtype="bf16", layout="nt", op="fused_experts", epilogue="silu", extras=extras)
+    spec = registry.find("fused_experts", "experts_pointer")
+    shallow = spec.default_config(problem, DEVICE).replace(num_stages=2)
+    with CompilePool(DEVICE, workers=1) as pool:
+        configs = shallow, shallow.replace(num_stages=3), shallow.replace(GROUP_SIZE_M=8)
+        two, three, alike = wait_for(pool, [pool.request(spec, problem, config) for config in configs])
+    assert two.program != three.program
+    assert two.program == alike.program
+    assert two.resources.shared_bytes == spec.shared_bytes(configs[0], problem, DEVICE)
+    assert three.resources.shared_bytes == spec.shared_bytes(configs[1], problem, DEVICE)
+
+
 def test_a_kernel_of_a_users_file_is_compiled_in_a_child_that_imports_it(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(registry, "_added", {})

@@ -245,6 +245,7 @@ def test_no_kernel_takes_more_threads_than_a_block_has(arch):
         "matmul": Problem(512, 512, 512),
         "bmm": Problem(512, 512, 512, op="bmm", extras={"batch": 4}),
         "grouped_mm": Problem(512, 512, 512, op="grouped_mm", extras={"groups": 4}),
+        "fused_experts": Problem(512, 512, 512, layout="nt", op="fused_experts", extras={"groups": 4, "top_k": 2}),
         "softmax": Problem(512, 4096, 1, op="softmax"),
         "vector_add": Problem(4096, 1, 1, op="vector_add"),
     }

@@ -29,6 +29,7 @@ PROBLEMS = (
     Problem(255, 511, 1023, dtype="bf16", layout="nt", epilogue="bias+gelu"),
     Problem(4096, 4096, 4096, dtype="fp16"),
     Problem(512, 512, 512, op="bmm", extras={"batch": 8}),
+    Problem(64, 768, 2048, layout="nt", op="fused_experts", epilogue="silu", extras={"groups": 128, "top_k": 8}),
     Problem(4096, 1, 1, op="vector_add", dtype="fp32"),
     Problem(512, 4096, 1, op="softmax", dtype="bf16"),
 )

@@ -147,6 +147,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(1000, 1, 1, dtype="bf16", op="vector_add", aligned=False),
         Problem(64, 2049, 256, dtype="bf16", layout="nn", b_padded=True, out_dtype="fp32"),
         Problem(64, 512, 256, op="grouped_mm", extras={"groups": 8, "listed": True}),
+        Problem(64, 512, 256, layout="nt", epilogue="silu", op="fused_experts", extras={"groups": 8, "top_k": 2}),
     ],
 )
 def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
 from tuner.kernels.ops.linear import preference
 from tuner.models import accelerate
 from tuner.models.accelerate_linear import TunedLinear
@@ -34,6 +34,7 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
         result = matmul(a, a.t(), activation="relu", out_dtype=torch.float32, backend="auto")
     assert (type(result), result.shape, result.dtype) == (type(a), (64, 64), torch.float32)
     others = [(bmm, batch, batch.mT), (grouped_mm, a, batch.mT, ends), (softmax, a), (vector_add, row, row)]
+    others.append((fused_experts, a, batch, batch, ends[:, None], ends[:, None]))
     for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
         with pytest.raises(InputError, match=r"[ax] is a FakeTensor without memory of its own: expected a plain"):
             op(*given)

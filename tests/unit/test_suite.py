@@ -41,14 +41,16 @@ def test_optional_columns_reach_the_problem_and_empty_cells_mean_its_defaults(wr
 
 def test_other_ops_are_named_with_what_their_problems_have_besides(write):
     path = write(
-        f"{HEADER},op,batch,groups,listed\n"
-        "8,8,16,fp16,nn,bmm,4,,\n"
-        "64,8,16,fp16,nn,grouped_mm,,3,yes\n"
-        "8,8,16,fp16,nn,,,,\n"
+        f"{HEADER},op,batch,groups,top_k,listed\n"
+        "8,8,16,fp16,nn,bmm,4,,,\n"
+        "64,8,16,fp16,nn,grouped_mm,,3,,yes\n"
+        "64,8,16,fp16,nt,fused_experts,,3,2,\n"
+        "8,8,16,fp16,nn,,,,,\n"
     )  # fmt: skip
     assert suite.load(path) == [
         Problem(8, 8, 16, op="bmm", extras={"batch": 4}),
         Problem(64, 8, 16, op="grouped_mm", extras={"groups": 3, "listed": True}),
+        Problem(64, 8, 16, layout="nt", op="fused_experts", extras={"groups": 3, "top_k": 2}),
         Problem(8, 8, 16),
     ]
 

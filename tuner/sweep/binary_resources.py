@@ -6,7 +6,6 @@ import hashlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
 from typing import Any
 
 from tuner.store.records import Resources
@@ -32,10 +31,10 @@ def shared_bytes(compiled: Any) -> int:
     return int(compiled.metadata.shared) + sum(map(int, _RESERVED.findall(compiled.asm.get("ptx", ""))))
 
 
-def program(kernels: Iterable[Any]) -> str:
-    """Return a digest that is equal for two lots of CompiledKernels whose binaries and launch shapes are the same."""
+def program(*compiled: Any) -> str:
+    """Return a digest that is equal for two lists of CompiledKernels whose binaries and launch shapes are the same."""
     digest = hashlib.sha256()
-    for each in kernels:
+    for each in compiled:
         digest.update(each.asm.get("cubin") or each.asm.get("hsaco") or b"")
         digest.update(f"{each.metadata.num_warps} {each.metadata.shared}".encode())
     return digest.hexdigest()[:16]

@@ -35,7 +35,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
 from tuner.sweep import process
-from tuner.sweep.binary_resources import program, read_resources
+from tuner.sweep.binary_resources import program, read_resources, shared_bytes
 from tuner.sweep.child import IMPORT_LIMIT_S
 
 _Parameters = ParamSpec("_Parameters")
@@ -329,16 +329,18 @@ class CompilePool(AbstractContextManager["CompilePool"]):
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
     """Compile one config for the active driver's target. Runs in a child of the pool."""
+    from tuner.launch.plan import recorded  # it needs torch, which the parent may do without
+
     process.clear_output()
     start = time.perf_counter()
     try:
-        from tuner.launch.plan import recorded  # not at import: it needs torch, which a pool's parent may not have
-
         with recorded() as seen:
             compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
-        every = [each for _, each in seen.launches if each is not None] or [compiled]
-        return Compiled(read_resources(compiled, compile_ms), program(every))
+        # Configs whose last launches agree may differ in others, and others may take more.
+        launched = [each for _, each in seen.launches] or [compiled]
+        largest = max(reversed(launched), key=shared_bytes)
+        return Compiled(read_resources(largest, compile_ms), program(*launched))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         return Failed(State.COMPILE_ERROR, in_short(e))
 

@@ -35,6 +35,14 @@ PROBLEMS = [
     Problem(512, 2048, 1024, dtype="e4m3", layout="nt", scaling="block"),
     Problem(512, 512, 512, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
     Problem(4096, 2048, 1024, dtype="bf16", layout="nt", op="grouped_mm", extras={"groups": 8}),
+    Problem(
+        *(64, 768, 2048),
+        dtype="bf16",
+        layout="nt",
+        epilogue="silu",
+        op="fused_experts",
+        extras={"groups": 128, "top_k": 8},
+    ),
 ]
 
 WAVES = [

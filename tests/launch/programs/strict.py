@@ -15,7 +15,7 @@ from decorated import scale, shift
 
 import tuner
 from tuner.hardware import device
-from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
 from tuner.launch import compile_cache
 
 compiles = stub_matmul.activate(late=True)
@@ -78,10 +78,20 @@ def every_op() -> None:
     in_place = x.clone()
     served(softmax, in_place, out=in_place, expected=x.softmax(1))
     served(vector_add, x[0], x[1], expected=x[0] + x[1])
+    # Two experts, whose second product changes nothing; of two tokens one choice is no expert's, of one both are not.
+    tokens, gate_up = (torch.randint(-1, 2, shape).bfloat16() for shape in ((4, 8), (2, 16, 8)))
+    moe = tokens, gate_up, torch.eye(8).expand(2, 8, 8).bfloat16().contiguous()
+    chosen, shares = torch.tensor([[0, 1], [-1, 1], [0, 2], [-1, 2]]), torch.full((4, 2), 0.5)
+    gate, up = (tokens @ gate_up.mT).chunk(2, dim=-1)
+    of_first, of_second = gate.relu() * up * 0.5
+    rows = torch.stack([of_first[0] + of_second[0], of_second[1], of_first[2], torch.zeros(8)]).bfloat16()
+    served(fused_experts, *moe, chosen, shares, activation="relu", expected=rows)
+    served(fused_experts, *moe, chosen, shares, activation="relu", expected=rows)
     eight = x.to(torch.float8_e4m3fn)
     served(matmul, eight, eight.t())
     halves = [drawn(3, 32, dtype=torch.int8), drawn(3, 32, 48, dtype=torch.int8)]
     served(grouped_mm, *halves, ends.clamp(max=3))
+    served(fused_experts, *(each.float() for each in moe), chosen, shares)
 
 
 def switched() -> None:
