@@ -4,11 +4,11 @@
     python benchmarks/fit/shipped.py --out FOLDER --only-list
 
 The families are those of the suite `decode` and of the models in benchmarks/data/models.json, each sharded as it says
-there, for batches of 1 to 256. What most of them share comes first; what ships already is left out. The database stays
-in FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
-`tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
-shipped-h200.db.xz have the trials and winners that ship: unpacked as FOLDER/shipped.db one saves their time. Needs
-transformers.
+there, for batches of 1 to 256; with `--suites decode benchmarks/suites/experts.csv` those of models' experts too. What
+most of them share comes first; what ships already is left out. The database stays in FOLDER: typed again, the command
+goes on where it ended, and what other shards or machines tuned is united by `tuner merge` or by running this with their
+databases (--also). benchmarks/data/shipped-h100.db.xz and shipped-h200.db.xz have the trials and winners that ship:
+unpacked as FOLDER/shipped.db one saves their time. Needs transformers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ PACKAGE = "tuner.tables.shipped"
 MOST_BYTES = 2_000_000
 LITTLE = 0.97
 """A row whose ratio to torch's library is less is called behind it."""
-COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling")
+COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling", "op", "groups", "top_k")
+OPS = ("matmul", "fused_experts")
 MEASURED = ("exact", "family")
 """The rules of lookups that answer by what was measured of the family on the device."""
 Family = tuple[str, ...]
@@ -77,7 +78,7 @@ def families(named: Iterator[tuple[str, dict[str, str]]]) -> dict[Family, list[s
     """Every family with the models and suites that have it, in their order."""
     users: dict[Family, list[str]] = {}
     for name, row in named:
-        if row.get("op") in ("", None, "matmul") and row["dtype"] != "float32":
+        if (row.get("op") or "matmul") in OPS and row["dtype"] != "float32":
             family = tuple(row.get(column) or "" for column in COLUMNS)
             users.setdefault(family, []).append(name)
     return {family: list(dict.fromkeys(names)) for family, names in users.items()}
@@ -97,6 +98,8 @@ def rows(folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict[str
     for name in args.suites:
         for problem in suite.load(name):
             row = {"n": str(problem.n), "k": str(problem.k), "dtype": problem.a_dtype, "layout": problem.layout}
+            if problem.op != "matmul":
+                row |= {"op": problem.op, "epilogue": problem.epilogue, **{k: str(v) for k, v in problem.extras}}
             yield name, {"m": args.m, **row}
 
 

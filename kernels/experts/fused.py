@@ -172,7 +172,8 @@ def space(problem: Problem, device: Device) -> SearchSpace:
     columns = tuple(value for value in made.axes["BLOCK_SIZE_N"] if isinstance(value, int) and value >= _FEWEST_COLUMNS)
     axes = {**made.axes, "BLOCK_SIZE_N": columns}
     own = {each.name: each for each in (tile_rules.parameters(lambda *_: axes), _SHARED_MEMORY)}
-    rules = (*own.values(), *(each for each in made.rules if each.name not in own))
+    others = (each for each in made.rules if each.name not in (*own, tile_rules.waves.name))
+    rules = (*own.values(), *others)
     return dataclasses.replace(made, axes=axes, rules=rules)
 
 
