@@ -1,13 +1,14 @@
 """Blocks of experts of transformers' models by their own forward and by `tuner.kernels.fused_experts`.
 
-    python benchmarks/claims/experts_blocks.py --out RESULT.json [--models qwen3-30b,mixtral-8x7b] [--tokens 1,8,32]
+    python benchmarks/claims/experts_blocks.py --out RESULT.json [--models qwen3-30b,olmoe-7b] [--tokens 1,8] [--vllm]
     python benchmarks/claims/experts_blocks.py --out RESULT.json --rehearse
 
 `tuner run` first tunes each model's block for the numbers of tokens played, and nothing else. Blocks have the models'
 sizes and random weights; every token is sent to the experts with the highest random scores, drawn anew for each number
 of tokens. Captured: a CUDA graph of one call, whose weights are read from memory as they do not stay in the L2 for the
 most part; both ways take turns in an order drawn anew. Host: until the call returns. `error` is the norm of the
-difference from torch's own numbers over their norm.
+difference from torch's own numbers over their norm. With --vllm `tuner moe` tunes vLLM's kernel for the same layers:
+`vllm_products_us` is the time of its two products alone, without routing, activation and sum.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--models", default="qwen3-30b,mixtral-8x7b,olmoe-7b,qwen2-57b")
     parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 1024])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
     if options.rehearse:
@@ -53,11 +55,16 @@ def main() -> None:
         for name in options.models.split(","):
             winners, seconds = tuned(folder, name, options)
             found[name] = {"winners": winners, "tuning_s": seconds}
+            if options.vllm:
+                found[name]["vllm_products_us"] = vllms(folder, name, options)
         for name, model in found.items():  # after all, because this process reads the database once
             model["tokens"] = played(name, options)
             record.write(options.out, found)
             for tokens, each in model["tokens"].items():
-                print(f"{name:14} {tokens:>5} tokens", each.get("captured", each)["torch_over_tuner"], each["error"])
+                timed, others = each.get("captured", each), model.get("vllm_products_us", {}).get(tokens, "")
+                print(
+                    f"{name:14} {tokens:>5}", timed["torch_over_tuner"], timed["tuner_ms"] * 1e3, others, each["error"]
+                )
 
 
 def tuned(folder: str, name: str, options: argparse.Namespace) -> tuple[dict[str, Any], float]:
@@ -72,6 +79,18 @@ def tuned(folder: str, name: str, options: argparse.Namespace) -> tuple[dict[str
     return {str(w["problem"]["m"]): [w["config"], w["median_us"]] for w in winners}, round(
         time.perf_counter() - begun, 1
     )
+
+
+def vllms(folder: str, name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Microseconds of both products by vLLM's kernel with the fastest of its configs that was found."""
+    _, _, _, hidden, intermediate, experts, top_k = MODELS[name]
+    sizes = {"experts": experts, "intermediate": intermediate, "hidden": hidden, "topk": top_k}
+    layer = [word for key, size in sizes.items() for word in (f"--{key}", str(size))]
+    ms = ",".join(map(str, options.tokens))
+    document = tuner(
+        Path(folder), "moe", *layer, "--m", ms, "--for", "vllm", "--out", f"vllm-{name}", "--db", f"vllm-{name}.db"
+    )
+    return {str(row["m"]): round(row["us"], 2) for row in document["rows"]}
 
 
 def played(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     write_text(out, text, error=ModelError)
     commands = families.moe_commands(found, experts.typed(name, asked))
     if as_json:
-        every = [{"m": line.ms, **line.product._asdict(), "count": line.count, "note": line.note} for line in listed]
+        every = [
+            {"m": line.ms, **line.product._asdict(), "top_k": line.top_k, "count": line.count, "note": line.note}
+            for line in listed
+        ]
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
         document = {"suite": out, "model": type(built).__name__, "families": lines, "commands": commands}
         output.print_json({**document, "left_out": found.left_out, "whole": found.whole, "remark": precision.remark})

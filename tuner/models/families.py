@@ -35,6 +35,7 @@ class GemmFamily:
         factor: M of one token or sequence: 1, or for experts how many each token goes to. Of FIXED, M itself.
         weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
         count: how often a step calls it.
+        top_k: see `Line`.
     """
 
     product: Product
@@ -42,6 +43,7 @@ class GemmFamily:
     factor: int
     weights: tuple[str, ...]
     count: int
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,8 @@ def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]
                 n=last.product.k,
                 epilogue=activation,
                 aligned=all(each.aligned for each in both),
-                top_k=first.factor,
             )
-            yield GemmFamily(product, TOKENS, 1, (name,), len(blocks[name]))
+            yield GemmFamily(product, TOKENS, 1, (name,), len(blocks[name]), first.factor)
 
 
 def _by_block(families: Sequence[GemmFamily]) -> dict[str, list[GemmFamily]]:
@@ -167,7 +168,14 @@ def _as_fp8(product: Product, scaling: str) -> Product:
 def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
     """The lines of a suite."""
     return [
-        Line(each.product, cell, int(re.split("[-,]", cell)[0]), each.count, " ".join(map(_short, each.weights)))
+        Line(
+            each.product,
+            cell,
+            int(re.split("[-,]", cell)[0]),
+            each.count,
+            " ".join(map(_short, each.weights)),
+            each.top_k,
+        )
         for each in (*gemms.families, *gemms.experts)
         for cell in sizes.cells(each.of, each.factor)
     ]

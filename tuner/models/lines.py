@@ -26,6 +26,7 @@ class Line:
         m: one of them.
         count: how often it is called.
         note: which layers call it.
+        top_k: how many experts a token is sent to; 0 of all but `fused_experts`.
     """
 
     product: Product
@@ -33,6 +34,7 @@ class Line:
     m: int
     count: int
     note: str = ""
+    top_k: int = 0
 
     def cells(self) -> dict[str, str]:
         """Cells by column; what is a problem's default is left empty.
@@ -41,7 +43,7 @@ class Line:
             ProblemError: there is no such problem.
         """
         product = self.product
-        known = problem(product, self.m)
+        known = problem(product, self.m, self.top_k)
         extras = dict(known.extras)
         usual = Problem.from_fields({**known.fields(), "aligned": None}).aligned
         out_dtype = dtypes.default_out(product.a_dtype, scaled=product.scaling != "none")
@@ -66,8 +68,8 @@ class Line:
         }
 
 
-def problem(product: Product, m: int) -> Problem:
-    """The problem of a product with an M.
+def problem(product: Product, m: int, top_k: int = 0) -> Problem:
+    """The problem of a product with an M; `top_k` as `Line` has it.
 
     Raises:
         ProblemError: there is no such problem.
@@ -80,7 +82,7 @@ def problem(product: Product, m: int) -> Problem:
         product.k,
         **{name: getattr(product, name) for name in _SHARED},
         scaling=None if product.scaling == "none" else product.scaling,
-        extras=extras | ({"top_k": product.top_k} if product.top_k else {}),
+        extras=extras | ({"top_k": top_k} if top_k else {}),
     )
 
 

@@ -18,12 +18,11 @@ class Product(NamedTuple):
     """A matrix product without its M. Names and values are those of the columns of a suite.
 
     Attributes:
-        op: "matmul", "bmm", "grouped_mm", or "fused_experts" for both products of experts and what lies between.
+        op: "matmul", "bmm" or "grouped_mm"; "fused_experts" for both products of experts and what lies between.
         device: the type of the operands' device, "cuda" for one.
         n, k: sizes in elements.
         a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling: see `tuner.Problem`.
         number: how many products of a batch, or how many groups; 0 of a single product.
-        top_k: how many experts a token is sent to; 0 of all but `fused_experts`.
     """
 
     op: str
@@ -39,7 +38,6 @@ class Product(NamedTuple):
     precision: str = "default"
     scaling: str = "none"
     number: int = 0
-    top_k: int = 0
 
 
 Call = tuple[Product, int]
