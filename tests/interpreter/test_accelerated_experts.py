@@ -166,6 +166,11 @@ def test_gradients_autocast_tracers_and_expert_parallel_blocks_get_their_own_for
         block._is_expert_parallel = False
         with pytest.raises(RuntimeError):
             block(given[0][:, :31], *given[1:])
+        apart = torch.randn(4, 64)[:, ::2]
+        torch.testing.assert_close(block(apart, *given[1:]), own(apart, *given[1:]), rtol=0, atol=0)
+        wide = copy.deepcopy(block).double()
+        wide.config._experts_implementation = "eager"
+        assert wide(given[0].double(), given[1], given[2].double()).dtype == torch.float64
         assert not ours
         block(*given)
     assert ours == [4]

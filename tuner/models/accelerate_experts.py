@@ -12,6 +12,7 @@ from torch import nn
 
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch
+from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS
 from tuner.lookup import evidence, lookup
 from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
@@ -73,19 +74,29 @@ def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> b
     """Whether `fused_experts` computes what the block would, and is to."""
     if torch.compiler.is_compiling() or not all(type(each) in PLAIN_TENSORS for each in tensors):
         return False
-    x, experts, shares, gate_up, down = tensors
-    if x.dim() != 2 or x.shape[1:] != gate_up.shape[2:] or x.dtype != gate_up.dtype or experts.shape != shares.shape:
+    if any(getattr(block, name, False) for name in _RARE) or not _fit(*tensors) or _is_followed(tensors):
         return False
-    if experts.dim() != 2 or len(experts) != len(x) or shares.dtype not in (x.dtype, torch.float32):
-        return False
-    if (
-        any(getattr(block, name, False) for name in _RARE)
-        or any(each.device != x.device for each in tensors)
-        or _is_followed(tensors)
-    ):
-        return False
+    x, experts, _, _, down = tensors
     sizes = (len(x), down.shape[2], down.shape[1], len(down), experts.shape[1])
     return not choice.is_auto or _is_faster(lookup.resolver(), sizes, x.dtype, choice.activation, x.device.index)
+
+
+def _fit(
+    x: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> bool:
+    """Whether `fused_experts` takes these tensors; a block's own forward says what is wrong with others."""
+    shapes = (
+        x.dim() == experts.dim() == 2 and gate_up.dim() == down.dim() == 3,
+        x.shape[1:] == gate_up.shape[2:] == down.shape[1:2],
+        len(gate_up) == len(down) and gate_up.shape[1] == 2 * down.shape[-1],
+        experts.shape == shares.shape and len(experts) == len(x) and 0 < experts.shape[-1] <= len(down),
+    )
+    kinds = (
+        x.dtype == gate_up.dtype == down.dtype and x.dtype in DTYPES,
+        experts.dtype in (torch.int64, torch.int32) and shares.dtype in (x.dtype, torch.float32),
+        all(each.device == x.device for each in (experts, shares, gate_up, down)),
+    )
+    return all(shapes) and all(kinds) and all(each.is_contiguous() for each in (x, gate_up, down))
 
 
 def _is_followed(tensors: tuple[torch.Tensor, ...]) -> bool:
