@@ -219,8 +219,9 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
 
 def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp_path, written):
     out = tmp_path / "moe.csv"
-    code, _, err = run("model", written("mixtral"), "--m", "1-8", "--tp", 2, "--out", out)
+    code, said, err = run("model", written("mixtral"), "--m", "1-8", "--tp", 2, "--out", out)
     assert code == 0, err
+    assert f"{len(rows(out))} families of MixtralForCausalLM" in said
     experts = [row for row in rows(out) if row["op"] == "grouped_mm"]
     assert [(row["m"], row["n"], row["k"], row["groups"], row["count"]) for row in experts] == [
         ("2-16", "96", "64", "4", "4"),

@@ -66,7 +66,8 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     _say(found, precision.remark, commands)
     _print(listed)
     command = shlex.join(["tuner", "run", "--suite", str(out)])
-    click.echo(f"{out}: {quantity(len(found.families), 'family')} of {type(built).__name__}; to tune them: {command}")
+    families_said = quantity(len(found.families) + len(found.experts), "family")
+    click.echo(f"{out}: {families_said} of {type(built).__name__}; to tune them: {command}")
 
 
 def _print(lines: Sequence[Line]) -> None:
