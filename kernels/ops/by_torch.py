@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.base.activations import saturated
+from tuner.kernels.base.activations import activated, saturated
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.experts.operands import ExpertsOperands
 from tuner.kernels.gemm import vendor as gemm
@@ -33,9 +33,23 @@ def compute(operands: Any, vendor: Callable[[Any], None]) -> None:
     elif isinstance(operands, Operands):
         _product(operands, vendor)
     elif isinstance(operands, ExpertsOperands):
-        vendor(_of_experts(operands))
+        _experts(operands, vendor)
     else:
         vendor(operands)
+
+
+def _experts(operands: ExpertsOperands, vendor: Callable[[Any], None]) -> None:
+    """By torch's grouped product, or else by one expert after the other, which waits to read who has tokens."""
+    try:
+        vendor(_of_experts(operands))
+    except NotImplementedError:
+        sums = torch.zeros(operands.out.shape, device=operands.out.device)
+        for expert, (gate_up, down) in enumerate(zip(operands.b, operands.down, strict=True)):
+            tokens, choices = torch.where(operands.experts == expert)
+            gate, up = (operands.a[tokens] @ gate_up.t()).chunk(2, dim=-1)
+            rows = (activated(gate, operands.problem.activation) * up) @ down.t()
+            sums.index_add_(0, tokens, rows.float() * operands.shares[tokens, choices, None].float())
+        operands.out.copy_(sums)
 
 
 def _of_experts(operands: ExpertsOperands) -> ExpertsOperands:

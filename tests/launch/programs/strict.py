@@ -87,11 +87,13 @@ def every_op() -> None:
     rows = torch.stack([of_first[0] + of_second[0], of_second[1], of_first[2], torch.zeros(8)]).bfloat16()
     served(fused_experts, *moe, chosen, shares, activation="relu", expected=rows)
     served(fused_experts, *moe, chosen, shares, activation="relu", expected=rows)
+    for kind in (torch.float32, torch.float16):  # one expert after the other
+        given = [each.to(kind) for each in moe]
+        served(fused_experts, *given, chosen, shares, activation="relu", expected=rows.to(kind))
     eight = x.to(torch.float8_e4m3fn)
     served(matmul, eight, eight.t())
     halves = [drawn(3, 32, dtype=torch.int8), drawn(3, 32, 48, dtype=torch.int8)]
     served(grouped_mm, *halves, ends.clamp(max=3))
-    served(fused_experts, *(each.float() for each in moe), chosen, shares)
 
 
 def switched() -> None:
