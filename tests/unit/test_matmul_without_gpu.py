@@ -30,11 +30,11 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
         row, a, batch = (
             torch.empty(shape, device="cuda", dtype=torch.float16) for shape in (32, (64, 32), (1, 64, 32))
         )
-        ends = torch.empty(1, device="cuda", dtype=torch.int32)
+        ends, chosen = (torch.empty(shape, device="cuda", dtype=torch.int32) for shape in (1, (64, 1)))
         result = matmul(a, a.t(), activation="relu", out_dtype=torch.float32, backend="auto")
     assert (type(result), result.shape, result.dtype) == (type(a), (64, 64), torch.float32)
     others = [(bmm, batch, batch.mT), (grouped_mm, a, batch.mT, ends), (softmax, a), (vector_add, row, row)]
-    others.append((fused_experts, a, batch, batch, ends[:, None], ends[:, None]))
+    others.append((fused_experts, a, batch, batch, chosen, chosen))
     for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
         with pytest.raises(InputError, match=r"[ax] is a FakeTensor without memory of its own: expected a plain"):
             op(*given)

@@ -236,7 +236,7 @@ def check_tables() -> list[Diagnosis]:
             if source.name.startswith("database "):
                 continue
             try:
-                devices = ", ".join(sorted({device.slug for device in source.devices()}))
+                devices = ", ".join(sorted(device.slug for device in source.devices()))
             except (TableError, OSError) as e:
                 warnings.append(f"{source.name}: {e}")
                 continue

@@ -49,12 +49,13 @@ def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = l
 
 
 def devices(paths: Iterable[Traversable]) -> list[Device]:
-    """The devices that tables are for, of those that can be read: `of_tables` warns of the others."""
-    found = []
+    """The devices that tables are for, each once, of those that can be read: `of_tables` warns of the others."""
+    found: dict[str, Device] = {}
     for path in paths:
         with contextlib.suppress(TableError):
-            found.append(loaded_table.load(path).device)
-    return found
+            device = loaded_table.load(path).device
+            found.setdefault(device.slug, device)
+    return [*found.values()]
 
 
 def tables_in(folder: Traversable) -> list[Traversable]:
