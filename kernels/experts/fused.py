@@ -15,12 +15,13 @@ from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base import blocks, epilogue
 from tuner.kernels.base.operands import VECTOR_BYTES
-from tuner.kernels.base.program import spec_of
+from tuner.kernels.base.program import Operation, spec_of
 from tuner.kernels.base.workspace import scratch
 from tuner.kernels.batched.space import config_of, of_many, share
 from tuner.kernels.cost import model as cost
 from tuner.kernels.experts import jit as experts_kernel
-from tuner.kernels.experts.operands import FUSED_EXPERTS, GROUPS, TOP_K, ExpertsOperands, experts_of, top_k_of
+from tuner.kernels.experts import operands as experts_operands
+from tuner.kernels.experts.operands import GROUPS, TOP_K, ExpertsOperands, experts_of, top_k_of
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.spec import simplicity
@@ -43,6 +44,16 @@ _MOST_SLOTS = 2**31 - 1
 _FEWEST_COLUMNS = 32
 _SMALL = {"num_warps": 4, "num_stages": 1}
 """Options of the first and the last launch, which multiply nothing."""
+FUSED_EXPERTS = Operation(
+    "fused_experts",
+    experts_operands.make_operands,
+    experts_operands.vendor,
+    experts_operands.reference,
+    experts_operands.launch_interpreted,
+    experts_operands.tolerance,
+    flops=lambda problem: 6 * problem.m * top_k_of(problem) * problem.n * problem.k,
+    bytes_moved=experts_operands.bytes_moved,
+)
 
 
 def program(operands: ExpertsOperands, config: Config) -> tuple[Launch, ...]:

@@ -14,7 +14,6 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted, numerics
 from tuner.kernels.base.activations import activated
 from tuner.kernels.base.operands import Values, Written, count_of, guarded, shift_of
-from tuner.kernels.base.program import Operation
 from tuner.launch import compat
 from tuner.problem import Problem, dtype
 
@@ -87,12 +86,22 @@ def _scaled(weights: torch.Tensor, length: int) -> torch.Tensor:
 
 def reference(operands: ExpertsOperands) -> torch.Tensor:
     """The result in float64 [M, K]."""
-    result = torch.zeros(operands.out.shape, dtype=torch.float64, device=operands.out.device)
+    return by_expert(operands, torch.float64, torch.float64)
+
+
+def by_expert(operands: ExpertsOperands, multiplied: torch.dtype, summed: torch.dtype) -> torch.Tensor:
+    """The result [M, K], one expert after the other, which waits to read who has tokens.
+
+    Args:
+        operands: what is computed.
+        multiplied, summed: the dtypes of the products and of the sums.
+    """
+    result = torch.zeros(operands.out.shape, dtype=summed, device=operands.out.device)
     for expert, (gate_up, down) in enumerate(zip(operands.b, operands.down, strict=True)):
         tokens, choices = torch.where(operands.experts == expert)
-        gate, up = (operands.a[tokens].double() @ gate_up.double().t()).chunk(2, dim=-1)
-        computed = (activated(gate, operands.problem.activation) * up) @ down.double().t()
-        result.index_add_(0, tokens, computed * operands.shares[tokens, choices, None].double())
+        gate, up = (operands.a[tokens].to(multiplied) @ gate_up.to(multiplied).t()).chunk(2, dim=-1)
+        rows = (activated(gate, operands.problem.activation) * up) @ down.to(multiplied).t()
+        result.index_add_(0, tokens, rows.to(summed) * operands.shares[tokens, choices, None].to(summed))
     return result
 
 
@@ -149,20 +158,8 @@ def tolerance(problem: Problem) -> float:
     return (rounding + reading + sums) * peak / (math.sqrt(problem.k) + 1)
 
 
-def _bytes_moved(problem: Problem) -> int:
+def bytes_moved(problem: Problem) -> int:
     """The fewest bytes where tokens are sent to as many experts as they can be: weights, tokens in and out."""
     used = min(experts_of(problem), problem.m * top_k_of(problem))
     size = dtype.ITEMSIZE[problem.a_dtype]
     return (used * 3 * problem.n * problem.k + 2 * problem.m * problem.k) * size
-
-
-FUSED_EXPERTS = Operation(
-    "fused_experts",
-    make_operands,
-    vendor,
-    reference,
-    launch_interpreted,
-    tolerance,
-    flops=lambda problem: 6 * problem.m * top_k_of(problem) * problem.n * problem.k,
-    bytes_moved=_bytes_moved,
-)

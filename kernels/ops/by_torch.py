@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.base.activations import activated, saturated
+from tuner.kernels.base.activations import saturated
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.experts.operands import ExpertsOperands
+from tuner.kernels.experts.operands import ExpertsOperands, by_expert
 from tuner.kernels.gemm import vendor as gemm
 from tuner.kernels.grouped import operands as grouped
 from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
@@ -43,13 +43,7 @@ def _experts(operands: ExpertsOperands, vendor: Callable[[Any], None]) -> None:
     try:
         vendor(_of_experts(operands))
     except NotImplementedError:
-        sums = torch.zeros(operands.out.shape, device=operands.out.device)
-        for expert, (gate_up, down) in enumerate(zip(operands.b, operands.down, strict=True)):
-            tokens, choices = torch.where(operands.experts == expert)
-            gate, up = (operands.a[tokens] @ gate_up.t()).chunk(2, dim=-1)
-            rows = (activated(gate, operands.problem.activation) * up) @ down.t()
-            sums.index_add_(0, tokens, rows.float() * operands.shares[tokens, choices, None].float())
-        operands.out.copy_(sums)
+        operands.out.copy_(by_expert(operands, operands.a.dtype, torch.float32))
 
 
 def _of_experts(operands: ExpertsOperands) -> ExpertsOperands:

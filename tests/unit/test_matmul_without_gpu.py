@@ -105,6 +105,14 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
     assert done.returncode == 0, done.stderr
 
 
+def test_what_serves_calls_is_imported_without_triton():
+    code = (
+        "import sys, tuner.kernels.ops.by_kernels, tuner.kernels.ops.fused_experts; assert 'triton' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_operators_are_made_without_reading_any_source():
     """That looks at the files of all modules that the program has."""
     code = textwrap.dedent("""

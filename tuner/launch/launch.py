@@ -117,7 +117,7 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
     The arguments may be tensors without memory: Triton's cache key is the same, and the process that launches finds the
     binary. Under a recording that finds shipped kernels these are loaded onto the device, and nothing is compiled.
     """
-    largest = None
+    kernels: list[Any] = []
     seen = recording()
     for launch in launches:
         if seen is not None and seen.find is not None:
@@ -128,9 +128,9 @@ def compile_launches(launches: Iterable[Launch]) -> Any:
             compiled = launch.function.warmup(*launch.arguments, **launch.constants, **launch.options, grid=launch.grid)
         if seen is not None:
             seen.launches.append((launch, compiled))
-        if largest is None or compiled is None or compiled.metadata.shared >= largest.metadata.shared:
-            largest = compiled
-    return largest
+        kernels.append(compiled)
+    found = [each for each in kernels if each is not None]
+    return max(reversed(found), key=lambda each: each.metadata.shared, default=None)
 
 
 def binary_class(launches: Iterable[Launch]) -> str:

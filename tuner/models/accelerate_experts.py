@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +62,13 @@ class TunedExperts(Exchanged):
             own = super().forward if isinstance(self, TunedExperts) else self.forward
             result: torch.Tensor = own(*given, **named)
             return result
-        # Not `from`: the name would be bound at import, with the op and its kernels.
-        op = importlib.import_module("tuner.kernels.ops.fused_experts").fused_experts
+        from tuner.kernels.ops.fused_experts import fused_experts  # not at import: most models have no experts
+
         x, experts, shares = given
-        found: torch.Tensor = op(x, *weights, experts, shares, activation=choice.activation)
-        return found
+        gate_up, down = weights
+        assert gate_up is not None
+        assert down is not None
+        return fused_experts(x, gate_up, down, experts, shares, activation=choice.activation)
 
 
 def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> bool:

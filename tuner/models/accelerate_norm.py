@@ -23,7 +23,7 @@ _REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 class FusedNorm(Exchanged):
     """An RMSNorm that is one kernel of torch's in place of one for each step; its own forward in everything else.
 
-    A step is rounded where the layer's own forward rounds twice: before and after the product with the weight.
+    It rounds once where most layers' own forward rounds twice: before and after the product with the weight.
     """
 
     PREFIX = "Fused"

@@ -35,7 +35,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Resources, State
 from tuner.sweep import process
-from tuner.sweep.binary_resources import program, read_resources, shared_bytes
+from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
 
 _Parameters = ParamSpec("_Parameters")
@@ -337,10 +337,9 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
         with recorded() as seen:
             compiled = registry.find(op, kernel, problem.source).compile(problem, config)
         compile_ms = (time.perf_counter() - start) * 1e3
-        # Configs whose last launches agree may differ in others, and others may take more.
+        # Configs whose largest launches agree may differ in others.
         launched = [each for _, each in seen.launches] or [compiled]
-        largest = max(reversed(launched), key=shared_bytes)
-        return Compiled(read_resources(largest, compile_ms), program(*launched))
+        return Compiled(read_resources(compiled, compile_ms), program(*launched))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         return Failed(State.COMPILE_ERROR, in_short(e))
 
