@@ -4,11 +4,13 @@
     python benchmarks/claims/experts_blocks.py --out RESULT.json --rehearse
 
 `tuner run` first tunes each model's block for the numbers of tokens played, and nothing else. Blocks have the models'
-sizes and random weights; every token is sent to the experts with the highest random scores, drawn anew for each number
-of tokens. Captured: a CUDA graph of one call, whose weights are read from memory as they do not stay in the L2 for the
-most part; both ways take turns in an order drawn anew. Host: until the call returns. `error` is the norm of the
-difference from torch's own numbers over their norm. With --vllm `tuner moe` tunes vLLM's kernel for the same layers:
-`vllm_products_us` is the time of its two products alone, without routing, activation and sum.
+sizes and random weights; tokens are sent to experts drawn uniformly, anew for each number of tokens. Captured: a CUDA
+graph of one call, whose weights are read from memory as they do not stay in the L2 for the most part; both ways take
+turns in an order drawn anew. `skewed`: the same with experts drawn in proportion to 1 / rank (Zipf), by the configs
+that were tuned for uniform routing. Host: until the call returns, by the same tokens' tensor again, and by one that was
+never seen. `error` is the norm of the difference from torch's own numbers over their norm. With --vllm `tuner moe`
+tunes vLLM's kernel for the same layers: `vllm_products_us` is the time of its two products alone, without routing,
+activation and sum.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="qwen3-30b,mixtral-8x7b,olmoe-7b,qwen2-57b")
-    parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 1024])
+    parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 1024, 4096])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
@@ -61,10 +63,9 @@ def main() -> None:
             model["tokens"] = played(name, options)
             record.write(options.out, found)
             for tokens, each in model["tokens"].items():
-                timed, others = each.get("captured", each), model.get("vllm_products_us", {}).get(tokens, "")
-                print(
-                    f"{name:14} {tokens:>5}", timed["torch_over_tuner"], timed["tuner_ms"] * 1e3, others, each["error"]
-                )
+                timed, others = each["captured"], model.get("vllm_products_us", {}).get(tokens, "")
+                us, ratios = timed["tuner_ms"] * 1e3, (timed["torch_over_tuner"], each["skewed"]["torch_over_tuner"])
+                print(f"{name:14} {tokens:>5}", us, *ratios, others, each["error"], each["host_fresh_us"])
 
 
 def tuned(folder: str, name: str, options: argparse.Namespace) -> tuple[dict[str, Any], float]:
@@ -76,7 +77,7 @@ def tuned(folder: str, name: str, options: argparse.Namespace) -> tuple[dict[str
     begun = time.perf_counter()
     document = tuner(Path(folder), "run", "--suite", "suite.csv", "--db", "tuner.db", *here, accept=(0, 1))
     winners = [winner for each in document["problems"] if (winner := each["winner"])]
-    return {str(w["problem"]["m"]): [w["config"], w["median_us"]] for w in winners}, round(
+    return {str(w["problem"]["m"]): [w["kernel"], w["config"], w["median_us"]] for w in winners}, round(
         time.perf_counter() - begun, 1
     )
 
@@ -97,36 +98,49 @@ def played(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Both ways at each number of tokens."""
     import torch
 
-    from tuner.kernels import fused_experts
-
-    *_, experts, top_k = MODELS[name]
-    block, device = block_of(name), "cpu" if options.rehearse else "cuda"
-    found = {}
+    block, found = block_of(name), {}
     for tokens in options.tokens:
-        generator = torch.Generator(device).manual_seed(tokens)
-        x = torch.randn(tokens, MODELS[name][3], device=device, generator=generator).bfloat16()
-        scores = torch.randn(tokens, experts, device=device, generator=generator).softmax(-1)
-        shares, chosen = torch.topk(scores, top_k)
-        given = (chosen, (shares / shares.sum(-1, keepdim=True)).bfloat16())
-
-        def theirs(x: Any = x, given: Any = given) -> Any:
-            return block(x, *given)
-
-        def ours(x: Any = x, given: Any = given) -> Any:
-            return fused_experts(x, block.gate_up_proj, block.down_proj, *given)
-
+        x, *given = tensors_of(name, tokens, "uniform", options)
+        ways = {"torch": block, "tuner": by_kernel(block)}
         with torch.inference_mode():
-            a, b = theirs().double(), ours().double()
+            a, b = (way(x, *given).double() for way in ways.values())
             each = {"error": round(((a - b).norm() / a.norm()).item(), 6)}
-            each["host_us"] = [host_us(step) for step in (theirs, ours)]
-            if options.rehearse:
-                each |= model_play.paired(theirs, ours, model_play.host_seconds, options.rounds)
-            else:
-                graphs = model_play.captured(theirs), model_play.captured(ours)
-                each["captured"] = model_play.paired(*graphs, model_play.device_seconds, options.rounds)
-                del graphs
+            each["host_us"] = {who: host_us(way, x, given) for who, way in ways.items()}
+            each["host_fresh_us"] = {who: host_us(way, x, given, fresh=True) for who, way in ways.items()}
+            each["captured"] = paired(ways, (x, *given), options)
+            each["skewed"] = paired(ways, tensors_of(name, tokens, "zipf", options), options)
         found[str(tokens)] = each
     return found
+
+
+def by_kernel(block: Any) -> Any:
+    from tuner.kernels import fused_experts
+
+    return lambda x, *given: fused_experts(x, block.gate_up_proj, block.down_proj, *given)
+
+
+def tensors_of(name: str, tokens: int, routing: str, options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Tokens, their experts and the experts' shares."""
+    import torch
+
+    from tuner.moe.routing import draw
+
+    *_, hidden, _, experts, top_k = MODELS[name]
+    device = "cpu" if options.rehearse else "cuda"
+    generator = torch.Generator(device).manual_seed(tokens)
+    x = torch.randn(tokens, hidden, device=device, generator=generator).bfloat16()
+    shares = torch.rand(tokens, top_k, device=device, generator=generator)
+    chosen = draw(routing, (tokens, experts, top_k), tokens).to(device, torch.int64)
+    return x, chosen, (shares / shares.sum(-1, keepdim=True)).bfloat16()
+
+
+def paired(ways: dict[str, Any], given: tuple[Any, ...], options: argparse.Namespace) -> dict[str, Any]:
+    """Both ways in turns: as captured graphs, or under the interpreter as they are."""
+    steps = [lambda way=way: way(*given) for way in ways.values()]
+    if options.rehearse:
+        return model_play.paired(*steps, model_play.host_seconds, options.rounds)
+    graphs = [model_play.captured(step) for step in steps]
+    return model_play.paired(*graphs, model_play.device_seconds, options.rounds)
 
 
 def block_of(name: str) -> Any:
@@ -146,14 +160,18 @@ def block_of(name: str) -> Any:
     return made.requires_grad_(False)
 
 
-def host_us(step: Any, calls: int = 20, rounds: int = 5) -> float:
-    """Microseconds until a call returns: the median of rounds of calls, between which the device ends its work."""
-    found = []
+def host_us(way: Any, x: Any, given: Any, *, fresh: bool = False, calls: int = 20, rounds: int = 5) -> float:
+    """Microseconds until a call returns: the median of rounds of calls, between which the device ends its work.
+
+    With `fresh` each call has a copy of x that no call before had.
+    """
+    found, seen = [], []
     for _ in range(rounds):
+        seen += [x.clone() if fresh else x for _ in range(calls)]
         model_play.wait()
         begun = time.perf_counter()
-        for _ in range(calls):
-            step()
+        for each in seen[-calls:]:
+            way(each, *given)
         found.append((time.perf_counter() - begun) / calls * 1e6)
     model_play.wait()
     return round(statistics.median(found), 1)

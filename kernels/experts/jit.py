@@ -105,6 +105,7 @@ def gate_up_kernel(  # noqa: ANN201, PLR0917
         columns = pid_n * HALF + tl.arange(0, HALF)
         steps = tl.arange(0, BLOCK_SIZE_K)
         in_m = rows < end
+        N = known_multiple(N, VECTOR_N)
         in_n = columns < N
         tokens = tl.load(order_ptr + rows, mask=in_m, other=0).to(tl.int64) // TOP_K
         a_tile = x_ptr + tokens[:, None] * known_multiple(stride_am, VECTOR_K) + steps[None, :]
@@ -128,7 +129,7 @@ def gate_up_kernel(  # noqa: ANN201, PLR0917
             gate = tl.dot(a, b, gate, input_precision=PRECISION)
             up = tl.dot(a, c, up, input_precision=PRECISION)
         values = (activate(gate, ACTIVATION) * up).to(hidden_ptr.dtype.element_ty)
-        hidden_tile = hidden_ptr + rows.to(tl.int64)[:, None] * known_multiple(N, VECTOR_N) + columns[None, :]
+        hidden_tile = hidden_ptr + rows.to(tl.int64)[:, None] * N + columns[None, :]
         tl.store(hidden_tile, values, mask=in_m[:, None] & in_n[None, :])
 
 
@@ -180,6 +181,7 @@ def down_kernel(  # noqa: ANN201, PLR0917
         columns = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
         steps = tl.arange(0, BLOCK_SIZE_K)
         in_m = rows < end
+        N = known_multiple(N, VECTOR_N)
         in_n = columns < N
         K = known_multiple(K, VECTOR_K)
         a_tile = hidden_ptr + rows.to(tl.int64)[:, None] * K + steps[None, :]
@@ -198,7 +200,7 @@ def down_kernel(  # noqa: ANN201, PLR0917
         slots = tl.load(order_ptr + rows, mask=in_m, other=0).to(tl.int64)
         shares = tl.load(shares_ptr + slots, mask=in_m, other=0.0).to(tl.float32)
         values = (sums * shares[:, None]).to(slots_ptr.dtype.element_ty)
-        slots_tile = slots_ptr + slots[:, None] * known_multiple(N, VECTOR_N) + columns[None, :]
+        slots_tile = slots_ptr + slots[:, None] * N + columns[None, :]
         tl.store(slots_tile, values, mask=in_m[:, None] & in_n[None, :])
 
 

@@ -36,6 +36,8 @@ LAUNCHES = ["route_kernel", "gate_up_kernel", "down_kernel", "combine_kernel"]
 @pytest.mark.long
 def test_no_launch_of_fused_experts_takes_more_shared_memory_than_predicted(arch, run_program):
     found = run_program("batched.py", arch, EXPERTS[arch], "experts")
+    by_descriptor = {"experts_tma"} if arch in ("sm_90", "sm_100") else set()
+    assert {one["kernel"] for one in found} == {"experts_pointer"} | by_descriptor
     assert len(found) >= 5 * (EXPERTS[arch] + 1)
     for one in found:
         assert list(one["launches"]) == LAUNCHES
@@ -43,6 +45,8 @@ def test_no_launch_of_fused_experts_takes_more_shared_memory_than_predicted(arch
         assert max(one["launches"].values()) <= one["predicted_bytes"], one["case"]
         assert one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]
         assert one["wgmma"] == (LAUNCHES[1:3] if one["predicted_wgmma"] else []), one["case"]
+        assert one["tma"] == (LAUNCHES[1:3] if one["kernel"] == "experts_tma" else []), one["case"]
+        assert not (one["aligned"] and one["narrow_stores"]), one["case"]
         if arch == "sm_90" and one["pipelined"] and one["predicted_wgmma"]:
             assert one["launches"]["gate_up_kernel"] == one["predicted_bytes"], one["case"]
 

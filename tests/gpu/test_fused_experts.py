@@ -35,6 +35,7 @@ PROBLEMS = [
     problem_of(64, 512, 512, 16, 4, dtype="fp16", aligned=False),
     problem_of(300, 256, 384, 6, 6, dtype="fp32", precision="tf32"),
     problem_of(65, 200, 300, 17, 1, dtype="fp32", epilogue="none"),
+    problem_of(700, 264, 328, 5, 2, dtype="bf16", epilogue="gelu"),
 ]
 SIZES = (64, 256, 512, 16, 4)
 """Tokens, N, K, experts and top_k of the calls."""
@@ -76,7 +77,7 @@ def test_the_default_and_a_sample_of_the_space_are_right_and_repeat_their_bits(p
 
 @pytest.mark.parametrize("problem", PROBLEMS[:2], ids=str)
 def test_torchs_own_way_passes_the_same_check(problem):
-    (spec,) = registry.serving(problem, device.current())
+    spec, *_ = registry.serving(problem, device.current())
     inputs = spec.make_inputs(problem, "cuda", 0)
     try:
         spec.vendor(inputs)
@@ -94,7 +95,7 @@ def test_choices_of_no_expert_are_left_out():
     assert (out[7] == 0).all()
 
 
-@pytest.mark.parametrize("m", [1, 64])
+@pytest.mark.parametrize("m", [1, 64, 300])
 def test_a_captured_graph_replays_with_the_tokens_experts_and_shares_of_the_day(m):
     tensors = given(m)
     x, _, _, experts, shares = tensors

@@ -74,22 +74,25 @@ PROBLEMS = [
     problem_of(70, 33, 65, 4, 1, dtype="fp32", epilogue="none"),
     problem_of(1, 32, 64, 8, 4, dtype="fp32", precision="tf32"),
     problem_of(16, 32, 64, 2, 2, dtype="fp16", aligned=False),
+    problem_of(41, 40, 72, 3, 2, dtype="bf16"),
 ]
+BY_DESCRIPTOR = (PROBLEMS[1], PROBLEMS[5])
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_config_is_right_and_keeps_inside_its_output(problem):
-    (spec,) = registry.serving(problem, INTERPRETER)
-    assert spec.name == "experts_pointer"
-    for config in {spec.default_config(problem, INTERPRETER), *spec.space(problem, INTERPRETER).configs()}:
-        inputs = spec.make_inputs(problem, "cpu", 0)
-        verify.poison(inputs)
-        spec.launch(inputs, config)
-        found = verify.check(inputs, spec.reference(inputs), problem.k, spec.tolerance(problem))
-        assert found.failure is None, str(config)
-        once = inputs.output.clone()
-        spec.launch(inputs, config)
-        assert torch.equal(once, inputs.output), str(config)
+    specs = {spec.name: spec for spec in registry.serving(problem, INTERPRETER)}
+    assert set(specs) == {"experts_pointer"} | ({"experts_tma"} if problem in BY_DESCRIPTOR else set())
+    for spec in specs.values():
+        for config in {spec.default_config(problem, INTERPRETER), *spec.space(problem, INTERPRETER).configs()}:
+            inputs = spec.make_inputs(problem, "cpu", 0)
+            verify.poison(inputs)
+            spec.launch(inputs, config)
+            found = verify.check(inputs, spec.reference(inputs), problem.k, spec.tolerance(problem))
+            assert found.failure is None, str(config)
+            once = inputs.output.clone()
+            spec.launch(inputs, config)
+            assert torch.equal(once, inputs.output), str(config)
 
 
 def test_the_reference_is_what_a_loop_over_tokens_gives():
@@ -304,13 +307,14 @@ def test_the_key_is_sizes_dtype_experts_and_how_memory_lies(monkeypatch):
 
 
 @pytest.mark.parametrize("group_m", [1, 3])
-def test_rows_of_tiles_may_share_columns_of_a_weight(group_m):
-    problem = problem_of(90, 64, 64, 2, 2, dtype="fp32")
+@pytest.mark.parametrize("kernel", ["experts_pointer", "experts_tma"])
+def test_rows_of_tiles_may_share_columns_of_a_weight(kernel, group_m):
+    problem = problem_of(90, 64, 64, 2, 2, dtype="bf16")
     tile = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32}
-    config = Config("experts_pointer", **tile, GROUP_SIZE_M=group_m, num_stages=1, num_warps=4)
+    config = Config(kernel, **tile, GROUP_SIZE_M=group_m, num_stages=1, num_warps=4)
     inputs = make_operands(problem, "cpu", 2)
     verify.poison(inputs)
-    registry.find("fused_experts", "experts_pointer").launch(inputs, config)
+    registry.find("fused_experts", kernel).launch(inputs, config)
     assert verify.check(inputs, reference(inputs), 64, tolerance(problem)).failure is None
 
 

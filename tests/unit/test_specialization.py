@@ -17,6 +17,7 @@ KERNELS = {
     "grouped.jit": ["grouped_kernel", "listed_kernel"],
     "grouped.tma_jit": ["grouped_kernel"],
     "experts.jit": ["route_kernel", "gate_up_kernel", "down_kernel", "combine_kernel"],
+    "experts.tma_jit": ["gate_up_kernel", "down_kernel"],
     "softmax.whole_jit": ["whole_kernel"],
     "softmax.online_jit": ["online_kernel"],
     "softmax.split_jit": ["split_sums_kernel", "split_write_kernel"],

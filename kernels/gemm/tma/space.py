@@ -114,8 +114,7 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
     a_bytes = dtype.ITEMSIZE[problem.a_dtype] * block_k * block_m
     b_bytes = dtype.ITEMSIZE[problem.b_dtype] * block_k * block_n
     asynchronous = tile_resources.asynchronous(config, problem, device)
-    barriers = _BARRIER_BYTES * buffers
-    aligned = -(-barriers // _ALIGNMENT) * _ALIGNMENT
+    barriers, aligned = _BARRIER_BYTES * buffers, barrier_bytes(buffers)
     # Loads that are awaited together share barriers.
     arrays = barrier_arrays(problem)
     if dtype.is_fp8(problem.a_dtype) and not asynchronous:
@@ -126,6 +125,11 @@ def pipeline_bytes(config: Config, problem: Problem, device: Device) -> int:
     else:
         taken += barriers
     return taken + _transposed_bytes(a_bytes, b_bytes, problem, device)
+
+
+def barrier_bytes(buffers: int) -> int:
+    """Shared memory of an array of barriers, one for each buffer, that another array follows, in bytes."""
+    return -(-_BARRIER_BYTES * buffers // _ALIGNMENT) * _ALIGNMENT
 
 
 def barrier_arrays(problem: Problem) -> int:

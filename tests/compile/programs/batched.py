@@ -67,13 +67,21 @@ def compiled(spec, problem, config, device):
 
 
 def by_launch(spec, problem, config, device):
-    """What each launch of one config takes, and whether its sums are wgmma's."""
+    """What each launch of one config takes, and whether it has wgmma's sums and descriptors."""
     with recorded() as seen:
         spec.compile(problem, config)
+
+    def with_words(words):
+        return [launch.function.__name__ for launch, kernel in seen.launches if words in kernel.asm.get("ptx", "")]
+
     return {
         "case": f"{problem} {config}",
+        "kernel": spec.name,
         "launches": {launch.function.__name__: kernel.metadata.shared for launch, kernel in seen.launches},
-        "wgmma": [launch.function.__name__ for launch, kernel in seen.launches if "wgmma" in kernel.asm.get("ptx", "")],
+        "wgmma": with_words("wgmma"),
+        "tma": with_words("cp.async.bulk.tensor"),
+        "aligned": problem.aligned,
+        "narrow_stores": with_words("st.global.b16"),
         "predicted_bytes": spec.shared_bytes(config, problem, device),
         "predicted_wgmma": tile_resources.uses_wgmma(config, problem, device),
         "pipelined": problem.aligned and config.integer("num_stages") > 1 and problem.precision != "tf32x3",
