@@ -116,5 +116,6 @@ def group_of(config: Config) -> int:
 
 def tiles_of(operands: ExpertsOperands, config: Config, columns: int, block_n: int) -> int:
     """The most tiles that the rows can have: in the worst case, each expert's end in a tile of one row."""
-    slots, block_m = operands.experts.numel(), config.integer("BLOCK_SIZE_M")
+    slots: int = operands.experts.numel()
+    block_m = config.integer("BLOCK_SIZE_M")
     return (slots + min(len(operands.b), slots) * (block_m - 1)) // block_m * -(-columns // block_n)

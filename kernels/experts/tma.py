@@ -58,7 +58,8 @@ def _down(operands: ExpertsOperands, between: Between, shared: dict[str, Any], c
 
 def _vector(operands: ExpertsOperands) -> int:
     """Elements of 16 bytes: they divide N, K and all strides of operands that are aligned."""
-    return VECTOR_BYTES // operands.a.element_size()
+    size: int = operands.a.element_size()
+    return VECTOR_BYTES // size
 
 
 SPEC = spec_of(
