@@ -13,7 +13,7 @@ from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.ops import autocast
 from tuner.kernels.ops.arguments import check_gradients
 from tuner.kernels.ops.dispatch import flattened, launch
-from tuner.kernels.ops.elementwise_arguments import check_input, check_out
+from tuner.kernels.ops.elementwise_arguments import check_out, check_rows
 from tuner.kernels.ops.problem import problem_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
@@ -54,9 +54,7 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
 
 def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
-    x = check_input("x", given)
-    if x.dim() == 0:
-        raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
+    x = check_rows(given)
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x)
     check_gradients(x, out)
     if x.numel() == 0:

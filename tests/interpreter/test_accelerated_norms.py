@@ -73,7 +73,7 @@ def test_a_model_is_told_apart_by_its_norms_and_given_back(fused):
         expected = model(tokens).logits
         done = accelerate(model)
         assert len(done.norms) == 5
-        assert "; on one kernel of torch's each: 5 norms (model.layers.0.self_attn.q_norm, " in str(done)
+        assert "; on one kernel each, tuned or torch's: 5 norms (model.layers.0.self_attn.q_norm, " in str(done)
         fused.clear()
         torch.testing.assert_close(model(tokens).logits, expected)
         assert len(fused) == 5

@@ -67,8 +67,9 @@ def _key(
     if not extras.get("invariant", True):
         del extras["invariant"]
     if aligned is None:
-        inner = {"softmax": n if layout[0] == "n" else m}.get(OP, k if layout[0] == "n" else m)
-        sizes = ((inner, a), (n if OP == "softmax" else extent, b), (n, out))
+        by_rows = OP in ("softmax", "rms_norm")
+        inner = (n if by_rows else k) if layout[0] == "n" else m
+        sizes = ((inner, a), (n if by_rows else extent, b), (n, out))
         aligned = OP == "vector_add" or all(size * BYTES[name] % 16 == 0 for size, name in sizes)
     if precision is None or precision == "default":
         precision = "ieee" if a == "float32" else "default"
