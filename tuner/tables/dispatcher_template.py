@@ -88,6 +88,11 @@ def _check(given: dict[str, Any], a: str) -> None:
             raise TypeError(f"config() has no argument {name!r}: expected one of {known}")
         elif VALUES[name] and value not in VALUES[name]:
             raise ValueError(f"{name} is {value!r}: expected one of {VALUES[name]}")
+    eps = given.get("eps")
+    if OP == "rms_norm" and (
+        isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 1.2e-38 <= eps <= 3.4e38
+    ):
+        raise ValueError(f"eps is {eps!r}: expected a number from 1.2e-38 to 3.4e38, as 1e-6")
     precision, scaling, fast = given["precision"], given.get("scaling", "none"), given.get("fast_accum")
     is_fp8, is_block = a.startswith("float8"), scaling == "block"
     for wrong, said in (
