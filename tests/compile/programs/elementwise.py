@@ -10,6 +10,7 @@ import sys
 from tuner import Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
+from tuner.launch.plan import recorded
 from tuner.sweep import cross_target
 from tuner.sweep.binary_resources import read_resources
 
@@ -49,8 +50,10 @@ def main(arch: str, sampled: int, step: int) -> None:
 
 
 def compiled(spec, problem, config, device):
-    kernel = spec.compile(problem, config)
-    assembly = kernel.asm.get("ptx") or kernel.asm["amdgcn"]
+    with recorded() as seen:
+        kernel = spec.compile(problem, config)
+    *_, (_, last) = seen.launches  # of several it is the one that writes the output
+    assembly = last.asm.get("ptx") or last.asm["amdgcn"]
     stores = re.findall(r"(?:st\.global\S*|(?:global|buffer)_store_\S+)", assembly)
     return {
         "case": f"{problem} {config}",
