@@ -11,6 +11,8 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.elementwise import rules as elementwise_rules
+from tuner.launch.arguments import AddressArgument
+from tuner.launch.plan import arguments_without_memory, recorded
 
 H200 = KNOWN["sm_90"]
 DEVICES = [*KNOWN.values(), INTERPRETER]
@@ -100,6 +102,23 @@ def test_a_winner_that_loops_over_blocks_is_refused_and_those_that_do_not_stay_w
     assert before in space.configs()
     assert space.tries(before)
     assert "the only value left" in space.rejection(before.replace(PROGRAMS_PER_SM=4), fatal_only=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "slots"),
+    [
+        (Problem(1000, 1, 1, op="vector_add"), [1, 2, 0]),
+        (Problem(4096, 1024, 1, op="softmax"), [1, 0]),
+        (Problem(64, 4096, 1, op="rms_norm", extras={"eps": 1e-6}), [1, 2, 0]),
+    ],
+    ids=str,
+)
+def test_an_export_can_say_what_is_launched_on_which_of_a_calls_tensors(problem, slots):
+    config = registry.default_config(problem, H200)
+    with recorded(lambda _launch: None) as seen:
+        registry.find(problem.op, config.kernel).compile(problem, config)
+    (given,) = arguments_without_memory(seen)
+    assert [each.slot for each in given if isinstance(each, AddressArgument)] == slots
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
