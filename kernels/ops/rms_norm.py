@@ -10,16 +10,14 @@ import torch
 
 from tuner.errors import InputError, ProblemError
 from tuner.kernels.base.operands import VECTOR_BYTES, is_aligned
-from tuner.kernels.elementwise.spec import Tensors
-from tuner.kernels.ops import autocast
+from tuner.kernels.ops import autocast, rows
 from tuner.kernels.ops.arguments import check_gradients, shown
-from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out, check_rows
 from tuner.kernels.ops.problem import problem_of
+from tuner.kernels.ops.rows import RowsCall
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
-from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, dtype
-from tuner.problem.gemm_fields import MAX_SIZE, check_eps
+from tuner.problem.gemm_fields import check_eps
 
 CALL_CACHE = CallCache()
 
@@ -81,29 +79,22 @@ def checked_call(
         raise InputError(str(e)) from None
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, scale)
     check_gradients(x, weight, out)
-    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
     if x.numel() == 0:
         return result
-    matrix, scale = x.reshape(rows, columns), scale.contiguous()
-    if columns > 1 and matrix.stride(1) != 1:
+    matrix, scale = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), scale.contiguous()
+    if matrix.shape[1] > 1 and matrix.stride(1) != 1:
         matrix = matrix.contiguous()
-    # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
-    flat = flattened(result, rows)
-    problem = problem_of(_problem, (matrix, scale, flat), eps)
-    sources = resolver()
-    recording = launch(Tensors(matrix, scale, flat, problem, flat), problem, x.device)
-    if flat.data_ptr() == result.data_ptr():
-        cache.remember((given, weight), options, recording, result, sources, out=out)
-    else:
-        result.copy_(flat.view(x.shape))
-    return result
+    call = RowsCall(cache, (given, weight), options, out)
+    return call.launch(matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps))
 
 
 def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> Problem:
-    rows, columns = matrix.shape
-    if columns > MAX_SIZE:
-        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use torch's own rms_norm")
-    # Columns that lie apart are written element by element, even if their address is aligned.
-    aligned = is_aligned(matrix, out) and out.stride(1) == 1 and weight.data_ptr() % VECTOR_BYTES == 0
-    name = dtype.name_of(matrix.dtype)
-    return Problem(min(rows, MAX_SIZE), columns, 1, dtype=name, aligned=aligned, op="rms_norm", extras={"eps": eps})
+    return Problem(
+        *rows.sizes(matrix, "torch.nn.functional.rms_norm"),
+        1,
+        dtype=dtype.name_of(matrix.dtype),
+        # Columns that lie apart are written element by element, even if their address is aligned.
+        aligned=is_aligned(matrix, out) and out.stride(1) == 1 and weight.data_ptr() % VECTOR_BYTES == 0,
+        op="rms_norm",
+        extras={"eps": eps},
+    )

@@ -12,7 +12,7 @@ from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernels import rms_norm
-from tuner.kernels.ops import rms_norm as rms_norm_op
+from tuner.kernels.ops import rows as rows_ops
 from tuner.kernels.rms_norm.operands import tolerance
 from tuner.launch.plan import Recording
 from tuner.problem import generic_key, text
@@ -150,7 +150,7 @@ def test_sizes_of_zero_give_what_torch_gives():
 
 def test_the_key_is_rows_dtype_eps_and_how_memory_lies(monkeypatch):
     asked = []
-    monkeypatch.setattr(rms_norm_op, "launch", lambda tensors, problem, device: asked.append(problem) or Recording())
+    monkeypatch.setattr(rows_ops, "launch", lambda tensors, problem, device: asked.append(problem) or Recording())
     x, weight = drawn(4, 64), drawn(64)
     rms_norm(x, weight, 1e-6)
     rms_norm(x.view(2, 2, 64), weight, 0.000001)
