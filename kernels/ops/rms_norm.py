@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable
 from typing import cast
@@ -15,6 +16,7 @@ from tuner.kernels.ops.arguments import check_gradients, shown
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out, check_rows
 from tuner.kernels.ops.problem import problem_of
 from tuner.kernels.ops.rows import RowsCall
+from tuner.launch import compat
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import check_eps
@@ -26,14 +28,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Te
     """Compute x / sqrt(mean(x²) + eps) * weight of every row with a tuned Triton kernel on x's current stream.
 
     It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
-    measured and nothing written. A row becomes NaN if it contains NaN, and where it contains an infinity NaN and 0; one
-    whose squares exceed float32 becomes 0.
+    measured and nothing written. A row becomes NaN if it contains NaN. Of a row with an infinity, that element becomes
+    NaN and the others 0; a row whose squares exceed float32 becomes 0.
 
     Args:
         x: [..., N], float32, float16 or bfloat16; leading dimensions are flattened into M. It is copied where its rows
-            are not contiguous, or torch must for one M.
+            are not contiguous, and where torch cannot flatten it in place.
         weight: [N], of x's dtype.
-        eps: what is added to the mean of the squares, above 0.
+        eps: what is added to the mean of the squares, from 1.2e-38 to 3.4e38.
         out: [..., N] to write into, any strides without overlap; x itself too.
 
     Returns:
@@ -50,9 +52,15 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Te
         return found
     if is_tracing():
         return cast(torch.Tensor, untraced(rms_norm)(x, weight, eps, out=out))
-    if out is None and autocast.is_on(x) and x.is_cuda and any(_is_half(each) for each in (x, weight)):
-        return rms_norm(x.float(), weight.float(), eps)  # on the CPU autocast leaves rms_norm alone
+    if out is None and autocast.is_on(x) and x.is_cuda and _is_widened() and (_is_half(x) or _is_half(weight)):
+        return rms_norm(x.float(), weight.float(), eps)
     return checked_call(x, weight, eps, out, cache=CALL_CACHE, options=options)
+
+
+@functools.cache
+def _is_widened() -> bool:
+    """Whether autocast casts the operands of torch's own to float32 on a GPU; on the CPU it leaves them alone."""
+    return bool(compat.has_kernel_for("aten::rms_norm", "AutocastCUDA"))
 
 
 def _is_half(tensor: object) -> bool:

@@ -180,6 +180,8 @@ def test_a_call_reads_the_rows_and_the_weight_that_the_one_before_it_wrote(colum
 
 @pytest.mark.parametrize("dtypes", [(BF16, BF16), (BF16, torch.float32), (torch.float32, BF16), (torch.float16,) * 2])
 def test_under_autocast_it_gives_what_torch_gives(dtypes):
+    if dtypes[0] != dtypes[1] and not rms_norm_op._is_widened():
+        pytest.skip("this torch casts nothing here, and no kernel takes two dtypes")
     x, weight = drawn(8, 256, dtype=dtypes[0]), drawn(256, dtype=dtypes[1])
     with torch.autocast("cuda", dtype=BF16):
         for _ in range(2):
