@@ -1,4 +1,4 @@
-"""Triton kernels of the ops `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `vector_add` and `softmax`, and the ops.
+"""The ops `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `vector_add`, `softmax` and `rms_norm`, and their kernels.
 
 Each op's module is imported when the op is first accessed, so a program that only multiplies matrices does not import
 softmax.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["bmm", "fused_experts", "grouped_mm", "matmul", "pad_weight", "softmax", "vector_add"]
+__all__ = ["bmm", "fused_experts", "grouped_mm", "matmul", "pad_weight", "rms_norm", "softmax", "vector_add"]
 
 if TYPE_CHECKING:
     from tuner.kernels.ops.bmm import bmm
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from tuner.kernels.ops.grouped_mm import grouped_mm
     from tuner.kernels.ops.matmul import matmul
     from tuner.kernels.ops.pad_weight import pad_weight
+    from tuner.kernels.ops.rms_norm import rms_norm
     from tuner.kernels.ops.softmax import softmax
     from tuner.kernels.ops.vector_add import vector_add
 else:
     import importlib
 
-    # The first import of the package `softmax` binds its name here. Importing and unbinding it now leaves the name
+    # The first import of a package that has an op's name binds that name here. Importing and unbinding it now leaves
     # `tuner.kernels.softmax` to the op.
-    importlib.import_module(f"{__name__}.softmax")
-    del globals()["softmax"]
+    for package in ("softmax", "rms_norm"):
+        importlib.import_module(f"{__name__}.{package}")
+        del globals()[package]
+    del package
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

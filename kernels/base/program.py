@@ -35,7 +35,7 @@ class Operation:
 
     name: str
     make_inputs: Callable[[Problem, str, int], Any]
-    vendor: Callable[[Any], None]
+    vendor: Callable[[Any], Any]
     reference: Callable[[Any], torch.Tensor]
     launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None]
     tolerance: Callable[[Problem], float]

@@ -1,4 +1,4 @@
-"""What the ops that only move memory (`vector_add`, `softmax`) share: operands, and what no kernel of them serves."""
+"""What ops that only move memory (`vector_add`, `softmax`, `rms_norm`) share: operands, and what no kernel serves."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tuner.kernels.base.operands import Written
 from tuner.problem import Problem
 
 DTYPES = ("float32", "float16", "bfloat16")
+MOST_COLUMNS = 32_768
+"""The longest rows that lie whole in a program: 1,024 threads with 64 registers hold 32 values each and temporaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Tensors(Written):
 
     Attributes:
         a: the first input, any strides.
-        b: the second input, of a's shape, any strides; None if there is only one.
+        b: the second input, of a's shape, any strides, or `rms_norm`'s weight [N]; None if there is only one.
         out: the output, of a's shape; its elements share no memory. It may be a or b itself.
         problem: what is computed.
         buffer: the allocation that contains `out`, or `out` itself.
@@ -47,13 +49,14 @@ def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, 
     copy_rounded(out, inputs.out)
 
 
-def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str | None:
+def lacking(problem: Problem, device: Device, layouts: tuple[str, ...], extras: tuple[str, ...] = ()) -> str | None:
     """Why no kernel of an op that only moves memory serves a problem on a device, or None.
 
     Args:
         problem: a problem of the op.
         device: the device.
         layouts: the layouts that the op supports.
+        extras: the names of the extras that its problems have.
     """
     if problem.a_dtype not in DTYPES:
         return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
@@ -64,7 +67,7 @@ def lacking(problem: Problem, device: Device, layouts: tuple[str, ...]) -> str |
     for name, found, expected in (
         ("epilogue", problem.epilogue, ("none",)),
         ("precision", problem.precision, ("default", "ieee")),
-        ("extras", dict(problem.extras), ({},)),
+        ("extras", {name: value for name, value in problem.extras if name not in extras}, ({},)),
     ):
         if found not in expected:
             return f"no {name} {found}: leave it out"

@@ -18,7 +18,7 @@ from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
 from tuner.problem import Problem, dtype
 
 
-def compute(operands: Any, vendor: Callable[[Any], None]) -> None:
+def compute(operands: Any, vendor: Callable[[Any], Any]) -> None:
     """Write the output of a call.
 
     Args:
@@ -34,8 +34,8 @@ def compute(operands: Any, vendor: Callable[[Any], None]) -> None:
         _product(operands, vendor)
     elif isinstance(operands, ExpertsOperands):
         _experts(operands, vendor)
-    else:
-        vendor(operands)
+    elif (result := vendor(operands)) is not None:
+        operands.out.copy_(result)  # of what torch writes into new memory alone
 
 
 def _experts(operands: ExpertsOperands, vendor: Callable[[Any], None]) -> None:

@@ -22,12 +22,20 @@ def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return read
 
 
-def check_alike(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Check that x and y have one dtype and are on one device."""
+def check_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Check an operand x that has rows, and return it with its values in memory."""
+    x = check_input("x", tensor)
+    if x.dim() == 0:
+        raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
+    return x
+
+
+def check_alike(x: torch.Tensor, y: torch.Tensor, name: str = "y") -> None:
+    """Check that x and another operand, y unless it is named, have one dtype and are on one device."""
     if x.dtype != y.dtype:
-        raise InputError(f"x is {dtype.name_of(x.dtype)} and y {dtype.name_of(y.dtype)}: use y.to(x.dtype)")
+        raise InputError(f"x is {dtype.name_of(x.dtype)} and {name} {dtype.name_of(y.dtype)}: use {name}.to(x.dtype)")
     if x.device != y.device:
-        raise InputError(f"x is on {x.device} and y on {y.device}: expected one device; use y.to(x.device)")
+        raise InputError(f"x is on {x.device} and {name} on {y.device}: expected one device; use {name}.to(x.device)")
 
 
 def check_out(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:

@@ -7,18 +7,14 @@ from typing import cast
 
 import torch
 
-from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned, placement
-from tuner.kernels.elementwise.spec import Tensors
-from tuner.kernels.ops import autocast
+from tuner.kernels.ops import autocast, rows
 from tuner.kernels.ops.arguments import check_gradients
-from tuner.kernels.ops.dispatch import flattened, launch
-from tuner.kernels.ops.elementwise_arguments import check_input, check_out
+from tuner.kernels.ops.elementwise_arguments import check_out, check_rows
 from tuner.kernels.ops.problem import problem_of
+from tuner.kernels.ops.rows import RowsCall
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
-from tuner.lookup.lookup import resolver
 from tuner.problem import Problem, dtype
-from tuner.problem.gemm_fields import MAX_SIZE
 
 CALL_CACHE = CallCache()
 
@@ -54,34 +50,19 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
 
 def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
-    x = check_input("x", given)
-    if x.dim() == 0:
-        raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
+    x = check_rows(given)
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x)
     check_gradients(x, out)
     if x.numel() == 0:
         return result
-    rows = math.prod(x.shape[:-1])
-    matrix = x.reshape(rows, x.shape[-1])
-    # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
-    flat = flattened(result, rows)
-    problem = problem_of(_problem, (matrix, flat))
-    sources = resolver()
-    recording = launch(Tensors(matrix, None, flat, problem, flat), problem, x.device)
-    if flat.data_ptr() == result.data_ptr():
-        CALL_CACHE.remember((given,), (), recording, result, sources, out=out)
-    else:
-        result.copy_(flat.view(x.shape))
-    return result
+    matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    call = RowsCall(CALL_CACHE, (given,), (), out)
+    return call.launch(matrix, None, result, lambda flat: problem_of(_problem, (matrix, flat)))
 
 
 def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
-    rows, columns = matrix.shape
-    if columns > MAX_SIZE:
-        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use torch.softmax(x, -1)")
     return Problem(
-        min(rows, MAX_SIZE),
-        columns,
+        *rows.sizes(matrix, "torch.softmax(x, -1)"),
         1,
         dtype=dtype.name_of(matrix.dtype),
         layout="tn" if placement(matrix).transposed else "nn",

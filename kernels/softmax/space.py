@@ -32,9 +32,8 @@ INTERPRETED_COLUMNS = 128
 
 def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
-    shared = (softmax_kernel, static_of, _strides, _static, _tile, placement, blocks)
     first = functools.partial(precedence.of, _PRECEDENCE, name)
-    fields |= {"sources": (*sources, *shared), "precedence": first, "shared_bytes": shared_bytes}
+    fields |= {"sources": (*sources, *SOURCES), "precedence": first, "shared_bytes": shared_bytes}
     return spec_of(SOFTMAX, name, version, program, **fields)
 
 
@@ -106,9 +105,18 @@ def _tile(config: Config, columns: int) -> tuple[int, int]:
     return config.integer("BLOCK_SIZE_M", 1), config.integer("BLOCK_SIZE_N") or next_power_of_two(columns)
 
 
+SOURCES = (softmax_kernel, static_of, _strides, _static, _tile, placement, blocks)
+"""The sources of every kernel whose constexprs are those of `static_of`."""
+
+
 def elements(config: Config, problem: Problem) -> int:
     """Number of elements in a tile, including the padding of whole rows."""
     return math.prod(_tile(config, problem.n))
+
+
+def programs(config: Config, problem: Problem) -> int:
+    """Number of programs, each of which has some whole rows."""
+    return -(-problem.m // config.integer("BLOCK_SIZE_M"))
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -129,6 +137,16 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 def in_flight(elements: int, config: Config, problem: Problem, device: Device) -> int:
     """Bytes in flight: those that the programs on a multiprocessor wait for at once."""
     return rules.resident(config, device) * elements * dtype.ITEMSIZE[problem.a_dtype]
+
+
+@rule("beyond M", "the shape itself", early=True)
+def beyond(config: Config, problem: Problem, device: Device) -> str | None:
+    rows = max(16 if device.is_interpreter else 1, next_power_of_two(problem.m))
+    block_m = config.integer("BLOCK_SIZE_M")
+    return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
+
+
+"""The rule that a tile has no more rows than the smallest power of two that covers M."""
 
 
 @rule("sectors", "CUDA C++ Best Practices Guide, 32-byte sectors of global memory", early=True)

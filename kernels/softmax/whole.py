@@ -10,12 +10,11 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.elementwise import rules
-from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.elementwise.spec import MOST_COLUMNS, Tensors
 from tuner.kernels.softmax import space as softmax_space
 from tuner.kernels.softmax import whole_jit as softmax_kernel
 from tuner.kernels.softmax.operands import SOFTMAX
 from tuner.kernels.space import refinements, tile_rules
-from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -35,8 +34,6 @@ With 32,768 columns of bfloat16 this took 0.82 of the time of float32 rows (meas
 
 Other rows are loaded element by element, and spill with 64 registers (compiled for sm_80, sm_90 and sm_100).
 """
-MOST_COLUMNS = 32_768
-"""The longest rows: 1,024 threads with 64 registers can hold 32 values each, besides temporaries."""
 _MOST_APART = 1024
 """The most columns in layout tn, where a sector of memory holds at least 8 rows of a column."""
 
@@ -93,7 +90,9 @@ def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """See `elementwise.rules.estimate_us`."""
     loaded = softmax_space.elements(config, problem) * dtype.ITEMSIZE[problem.a_dtype]
-    return rules.estimate_us(SOFTMAX.bytes_moved(problem), loaded, _blocks(config, problem), config, device)
+    return rules.estimate_us(
+        SOFTMAX.bytes_moved(problem), loaded, softmax_space.programs(config, problem), config, device
+    )
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -110,7 +109,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     def rank(config: Config) -> tuple[float, ...]:
         held = softmax_space.elements(config, problem)
         each = held * size / rules.threads(config, device)
-        idle = max(0, device.sm_count - _blocks(config, problem))
+        idle = max(0, device.sm_count - softmax_space.programs(config, problem))
         short = max(0, rules.BYTES_IN_FLIGHT - softmax_space.in_flight(held, config, problem, device))
         away = abs(math.log2(each / (loads * rules.VECTOR_BYTES)))
         odd = ("RECOMPUTED" in config) != packed
@@ -123,17 +122,6 @@ def default_config(problem: Problem, device: Device) -> Config:
 def simplicity(config: Config) -> tuple[Any, ...]:
     """The sort key of configs by simplicity: fewest rows, threads and options."""
     return config.integer("BLOCK_SIZE_M"), config.integer("num_warps"), len(config), config
-
-
-def _blocks(config: Config, problem: Problem) -> int:
-    return -(-problem.m // config.integer("BLOCK_SIZE_M"))
-
-
-@rule("beyond M", "the shape itself", early=True)
-def _beyond(config: Config, problem: Problem, device: Device) -> str | None:
-    rows = max(16 if device.is_interpreter else 1, next_power_of_two(problem.m))
-    block_m = config.integer("BLOCK_SIZE_M")
-    return f"BLOCK_SIZE_M is {block_m}, {rows} covers M" if block_m > rows else None
 
 
 def _not_packed(value: Value, config: Config, problem: Problem, device: Device) -> str | None:
@@ -167,7 +155,7 @@ RULES = (
     *rules.of_tile(
         softmax_space.elements, softmax_space.covering, lambda config: 0.5 if _RECOMPUTED in config else 1.0
     ),
-    _beyond,
+    softmax_space.beyond,
     softmax_space.sectors,
 )
 

@@ -142,6 +142,27 @@ def test_a_module_serves_ranges_of_batches(tmp_path, run, make_database, make_ro
     assert {answer is None for answer in expected} == {True, False}
 
 
+@pytest.mark.usefixtures("no_tables")
+def test_a_module_of_norms_tells_their_eps_apart(make_row, make_table):
+    parts = {"op": "rms_norm", "dtype": "bf16", "layout": "nn"}
+    rows = [
+        make_row(
+            *(32, 4096, 1),
+            config=Config("rms_norm_whole", BLOCK_SIZE_M=1, launch_pdl=True, num_warps=warps),
+            version=1,
+            extras={"eps": eps},
+            **parts,
+        )
+        for eps, warps in ((1e-6, 8), (1e-5, 4))
+    ]
+    tuned = load(dispatcher(replace(make_table(*rows), op="rms_norm")).text)
+    found = [tuned.config(32, 4096, 1, "bf16", eps=eps) for eps in (0.000001, 1e-5, 2e-5)]
+    assert [each and each["num_warps"] for each in found] == [8, 4, None]
+    for wrong in ({}, {"eps": 0}, {"eps": "1e-6"}, {"eps": True}):
+        with pytest.raises(ValueError, match=r"eps is .*: expected a number from 1\.2e-38"):
+            tuned.config(32, 4096, 1, "bf16", **wrong)
+
+
 def load(text: str) -> ModuleType:
     module = ModuleType("tuned")
     exec(text, module.__dict__)

@@ -184,8 +184,9 @@ def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
 def test_json_has_the_families_as_numbers(run, tmp_path, written):
     code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
     assert code == 0
-    last = json.loads(said)["families"][-1]
+    *_, last, norm = json.loads(said)["families"]
     assert (last["m"], last["n"], last["k"], last["count"], last["note"]) == ("1-4", 128, 64, 1, "lm_head")
+    assert (norm["op"], norm["n"], norm["k"], norm["eps"], norm["count"]) == ("rms_norm", 64, 1, 1e-6, 9)
 
 
 def rows(path):
@@ -198,8 +199,10 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     out = tmp_path / "llama.csv"
     code, said, err = run("model", path, "--m", "1-512,8192", "--out", out)
     assert code == 0, err
-    assert f"5 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
-    assert [tuple(row.values()) for row in rows(out)] == [
+    assert f"6 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
+    columns = ("m", "n", "k", "dtype", "layout", "count", "note")
+    *listed, norms, norms_of_prefill = rows(out)
+    assert [tuple(row[name] for name in columns) for row in listed] == [
         ("1-512", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
         ("8192", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
         ("1-512", "1024", "4096", "bfloat16", "nt", "64", "self_attn.k_proj self_attn.v_proj"),
@@ -210,6 +213,9 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
         ("8192", "4096", "14336", "bfloat16", "nt", "32", "mlp.down_proj"),
         ("1-512", "128256", "4096", "bfloat16", "nt", "1", "lm_head"),  # a prefill needs its last tokens alone
     ]
+    names = "input_layernorm post_attention_layernorm model.norm"
+    assert tuple(norms.values()) == ("1-512", "4096", "1", "bfloat16", "nn", "rms_norm", "1e-06", "65", names)
+    assert norms_of_prefill == norms | {"m": "8192"}
     found = suite.load_with_ladders(out)
     assert [(str(each), isinstance(each, Ladder)) for each in found][:2] == [
         ("matmul 1-512x4096x4096 bfloat16 nt", True),
@@ -233,6 +239,26 @@ def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp
     ]
     assert "tuner moe --experts 4 --intermediate 48 --hidden 64 --topk 2 --for vllm --out DIR" in err
     assert "whole on each GPU by the model's own plan: model.layers.*.mlp.gate.weight" in err
+
+
+def test_norms_of_heads_have_a_row_for_each_head_of_a_gpu(run, tmp_path, written):
+    for tp, heads in ((1, ["4-32", "2-16"]), (2, ["2-16", "1-8"])):
+        out = tmp_path / f"{tp}.csv"
+        assert run("model", written("qwen_moe"), "--m", "1-8", "--tp", tp, "--out", out)[0] == 0
+        norms = [row for row in rows(out) if row["op"] == "rms_norm"]
+        assert [(row["m"], row["n"], row["count"]) for row in norms if row["n"] == "16"] == [
+            (heads[0], "16", "4"),
+            (heads[1], "16", "4"),
+        ]
+        assert [(row["m"], row["count"]) for row in norms if row["n"] == "64"] == [("1-8", "9")]
+        assert {row["eps"] for row in norms} == {"1e-06"}
+
+
+def test_norms_that_accelerate_leaves_are_no_families(run, tmp_path, written):
+    for name in ("gemma", "phi_1"):  # one adds 1 to its weight, the other has layer norms
+        out = tmp_path / f"{name}.csv"
+        assert run("model", written(name), "--m", "1-8", "--out", out)[0] == 0
+        assert not [row for row in rows(out) if row.get("op") == "rms_norm"]
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,21 @@ import pytest
 
 pytest.importorskip("triton")
 
-SUITE = """op,m,n,k,dtype,layout,batch,groups,top_k,epilogue
-bmm,16,16,32,fp16,nn,2,,,
-grouped_mm,20,32,32,fp32,nt,,3,,
-fused_experts,9,32,32,fp32,nt,,4,2,silu
-fused_experts,9,32,32,fp32,nt,,4,5,silu
-vector_add,1000,1,1,fp32,nn,,,,
-vector_add,8,2,1,fp32,nn,,,,
-softmax,20,100,1,fp16,nn,,,,
-softmax,16,64,1,fp32,tn,,,,
+SUITE = """op,m,n,k,dtype,layout,batch,groups,top_k,epilogue,eps
+bmm,16,16,32,fp16,nn,2,,,,
+grouped_mm,20,32,32,fp32,nt,,3,,,
+fused_experts,9,32,32,fp32,nt,,4,2,silu,
+fused_experts,9,32,32,fp32,nt,,4,5,silu,
+vector_add,1000,1,1,fp32,nn,,,,,
+vector_add,8,2,1,fp32,nn,,,,,
+softmax,20,100,1,fp16,nn,,,,,
+softmax,16,64,1,fp32,tn,,,,,
+rms_norm,6,64,1,fp32,nn,,,,,0.000001
+rms_norm,6,64,1,fp32,nn,,,,,1e-5
 """
 LOOKUPS = """
 import torch, tuner
-from tuner.kernels import fused_experts, softmax, vector_add
+from tuner.kernels import fused_experts, rms_norm, softmax, vector_add
 for op, shape, rest in (
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 2}}),
     ("grouped_mm", (20, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 3}}),
@@ -34,10 +36,13 @@ for op, shape, rest in (
     ("vector_add", (1000, 1, 1), {"dtype": "fp32"}),
     ("softmax", (20, 100, 1), {"dtype": "fp16"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32", "layout": "tn"}),
+    ("rms_norm", (6, 64, 1), {"dtype": "fp32", "extras": {"eps": 1e-06}}),
+    ("rms_norm", (6, 64, 1), {"dtype": "fp32", "extras": {"eps": 1e-05}}),
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 4}}),
     ("fused_experts", (9, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 4, "top_k": 2}}),
     ("vector_add", (1500, 1, 1), {"dtype": "fp32"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32"}),
+    ("rms_norm", (6, 64, 1), {"dtype": "fp32", "extras": {"eps": 2e-06}}),
 ):
     print(op, tuner.lookup(tuner.Problem(*shape, op=op, **rest)).rule)
 x = torch.randn(1000)
@@ -48,15 +53,21 @@ moe = fused_experts(x, *weights, torch.full((9, 2), 1), torch.full((9, 2), 0.5))
 torch.testing.assert_close(moe, (torch.nn.functional.silu(gate) * up) @ weights[1][1].t(), rtol=1e-4, atol=1e-3)
 rows = torch.randn(64, 16).t()
 torch.testing.assert_close(softmax(rows), torch.softmax(rows, -1))
+x, weight = torch.randn(2, 3, 64), torch.randn(64)
+torch.testing.assert_close(rms_norm(x, weight, 1e-6), torch.nn.functional.rms_norm(x, (64,), weight, 1e-6))
 """
-EXACT = ["bmm exact", "grouped_mm exact", "fused_experts exact", "vector_add exact", "softmax exact", "softmax exact"]
-UNTUNED = ["bmm default", "fused_experts default", "vector_add default", "softmax default"]
+EXACT = [
+    *("bmm exact", "grouped_mm exact", "fused_experts exact", "vector_add exact", "softmax exact", "softmax exact"),
+    *("rms_norm exact", "rms_norm exact"),
+]
+UNTUNED = ["bmm default", "fused_experts default", "vector_add default", "softmax default", "rms_norm default"]
 TABLES = {
     "bmm": [{"batch": 2}],
     "grouped_mm": [{"groups": 3}],
     "fused_experts": [{"groups": 4, "top_k": 2}],
     "vector_add": [{}],
     "softmax": [{}, {}],
+    "rms_norm": [{"eps": 1e-05}, {"eps": 1e-06}],
 }
 
 
@@ -99,6 +110,8 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
         ("grouped_mm", "M=20,N=32,K=32,dtype=fp32,layout=nt,groups=3"),
         ("fused_experts", "M=9,N=32,K=32,dtype=fp32,layout=nt,groups=4,top_k=2,epilogue=silu"),
         ("softmax", "M=20,N=100"),
+        ("rms_norm", "M=6,N=64,dtype=fp32,eps=1e-6"),
+        ("rms_norm", "M=6,N=64,dtype=fp32,eps=0.00001"),
     ):
         where = ("--device", "interpreter", "--db", tmp_path / "tables")
         code, out, _ = run("lookup", "--kernel", op, "--problem", typed, *where)
@@ -107,6 +120,8 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
     assert [winner["problem"]["op"] for winner in json.loads(out)] == ["softmax"]
     code, out, _ = run("show", "trials", "--problem", "M=16,N=64", "--db", tmp_path / "tuner.db", "--json")
     assert {trial["problem"]["op"] for trial in json.loads(out)} == {"softmax"}
+    code, out, _ = run("show", "winners", "--problem", "eps=1e-6", "--db", tmp_path / "tuner.db", "--json")
+    assert [winner["problem"]["extras"] for winner in json.loads(out)] == [{"eps": 1e-06}]
     again = ("run", "--kernel", "vector_add", "--problem", "M=1000,dtype=fp32", "--strategy", "exhaustive", "--dry-run")
     code, out, _ = run(*again, "--device", "interpreter", "--db", tmp_path / "tuner.db", "--json")
     assert (code, [forecast["known"] for forecast in json.loads(out)]) == (0, [2])  # all of the interpreter's space

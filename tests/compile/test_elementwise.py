@@ -1,4 +1,4 @@
-"""vector_add and softmax compile as their rules predict: shared memory, no spills, accesses of 16 bytes."""
+"""vector_add, softmax and rms_norm compile as their rules predict: shared memory, no spills, accesses of 16 bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Every kernel is there all the same.
 @pytest.mark.long
 def test_defaults_and_a_sample_compile_within_the_limits_that_the_rules_predict(arch, run_program):
     found = run_program("elementwise.py", arch, *SAMPLED[arch])
-    assert {one["kernel"] for one in found} == {"add_block", "softmax_whole", "softmax_online", "softmax_split"}
+    kernels = {"add_block", "softmax_whole", "softmax_online", "softmax_split", "rms_norm_whole"}
+    assert {one["kernel"] for one in found} == kernels
     for one in found:
         assert one["rejected"] is None, one["case"]
         assert one["shared_bytes"] <= one["predicted_bytes"] <= KNOWN[arch].shared_bytes, one["case"]

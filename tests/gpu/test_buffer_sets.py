@@ -26,6 +26,7 @@ PROBLEMS = {
     "blocks": Problem(64, 1024, 2048, dtype="float8_e4m3fn", layout="nt", scaling="block"),
     "batch": Problem(64, 256, 128, dtype="bfloat16", layout="nt", op="bmm", extras={"batch": 8}),
     "softmax": Problem(512, 1000, 1, dtype="bfloat16", op="softmax"),
+    "rms_norm": Problem(512, 1000, 1, dtype="bfloat16", op="rms_norm", extras={"eps": 1e-6}),
 }
 
 

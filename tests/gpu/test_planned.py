@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.launch import launch as launching
 
 pytestmark = [
@@ -30,6 +30,14 @@ def biased(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, **options: torc
     return matmul(a, b, bias=bias, **options)
 
 
+def normalized(x: torch.Tensor, weight: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+    return rms_norm(x, weight, 1e-6, **options)
+
+
+def normalized_by_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+
+
 def ends() -> torch.Tensor:
     return torch.tensor([64, 96, 256], device="cuda", dtype=torch.int32)
 
@@ -43,6 +51,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[], tupl
     "softmax": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(64, 1000),)),
     "softmax of long rows": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(2, 131_072),)),
     "vector_add": (vector_add, torch.add, lambda: (half(100_000), half(100_000))),
+    "rms_norm": (normalized, normalized_by_torch, lambda: (half(64, 1000), half(1000))),
 }
 
 

@@ -11,7 +11,14 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import tuner
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.kernel.config import Config
+from tuner.lookup.row import Row
 from tuner.models import accelerate, restore
+from tuner.models.accelerate_norm import rms_norm
+from tuner.problem import Problem
 
 NORMS = {
     "llama": "LlamaRMSNorm",
@@ -26,8 +33,8 @@ NORMS = {
 }
 
 
-def norm_of(model, name=None):
-    return getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name or NORMS[model])(48)
+def norm_of(model, name=None, size=48):
+    return getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name or NORMS[model])(size)
 
 
 @pytest.fixture(autouse=True)
@@ -43,20 +50,32 @@ def fused(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def ours(monkeypatch):
+    """The shapes that the op was called with."""
+    seen, own = [], rms_norm.checked_call
+    monkeypatch.setattr(
+        rms_norm, "checked_call", lambda x, *rest, **named: seen.append(x.shape) or own(x, *rest, **named)
+    )
+    return seen
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("model", NORMS)
-def test_the_norms_of_models_are_one_call_and_no_less_exact(model, dtype, fused):
+def test_the_norms_of_models_are_one_call_and_no_less_exact(model, dtype, backend, fused, ours):
     norm = norm_of(model).to(dtype)
     nn.init.normal_(norm.weight)
     x, exact = torch.randn(2, 3, 48).to(dtype), copy.deepcopy(norm).double()
     with torch.no_grad():
         before = norm(x)
-        done = accelerate(norm)
+        done = accelerate(norm, backend=backend)
         fused.clear()
         after = norm(x)
+        called = [fused.copy(), ours.copy()]
         wanted = exact.weight * torch.rms_norm(x.double(), (48,), eps=1e-6)
     assert done.norms == ("",)
-    assert fused == [(2, 3, 48)]
+    assert called == ([[(2, 3, 48)], []] if backend == "auto" else [[], [(2, 3, 48)]])
     assert after.dtype == dtype
     error, theirs = ((each.double() - wanted).norm() for each in (after, before))
     assert error <= 1.01 * theirs
@@ -73,7 +92,7 @@ def test_a_model_is_told_apart_by_its_norms_and_given_back(fused):
         expected = model(tokens).logits
         done = accelerate(model)
         assert len(done.norms) == 5
-        assert "; on one kernel of torch's each: 5 norms (model.layers.0.self_attn.q_norm, " in str(done)
+        assert "; on one kernel each, tuned or torch's: 5 norms (model.layers.0.self_attn.q_norm, " in str(done)
         fused.clear()
         torch.testing.assert_close(model(tokens).logits, expected)
         assert len(fused) == 5
@@ -133,9 +152,59 @@ def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
     }
 
 
-def test_gradients_autocast_compilers_and_other_dtypes_get_the_norms_own_forward(fused):
-    norm, own, x = norm_of("llama"), norm_of("llama"), torch.randn(4, 48)
+def test_auto_follows_the_evidence_of_each_number_of_rows(tmp_path, make_row, make_table, ours, fused):
+    parts = {"dtype": "float32", "op": "rms_norm", "extras": {"eps": 1e-6}}
+    version = registry.find("rms_norm", "rms_norm_whole").version
+    config = Config("rms_norm_whole", BLOCK_SIZE_M=4, num_warps=4)
+    rows = [
+        Row(Problem(m, 48, 1, **parts), config, version, make_row().made, 10.0, 1.0, ratio, 1)
+        for m, ratio in ((6, 1.2), (5, 0.9))
+    ]
+    table = make_table(*rows, op="rms_norm", device=INTERPRETER).write(tmp_path)
+    norm = norm_of("llama")
     accelerate(norm)
+    fused.clear()
+    given = [torch.randn(2, 3, 48), torch.randn(5, 48), torch.randn(7, 48)]
+    with torch.no_grad():
+        for x in given:
+            norm(x)
+        assert (len(ours), len(fused)) == (0, 3), "nothing is known yet"
+        tuner.use(table)
+        for x in (*given, *given):
+            norm(x)
+        assert ours == [(2, 3, 48), (2, 3, 48)]
+        assert fused[3:] == [(5, 48), (7, 48)] * 2
+        norm.variance_epsilon = 1e-5
+        norm(given[0])  # is another family
+        assert (len(ours), len(fused)) == (2, 8)
+        tuner.use(None)
+        norm.variance_epsilon = 1e-6
+        norm(given[0])
+    assert (len(ours), len(fused)) == (2, 9)
+
+
+def test_what_no_kernel_takes_is_torchs(ours, fused):
+    wide, norm = norm_of("llama", size=32769), norm_of("llama")
+    for each in (wide, norm):
+        accelerate(each, backend="tuner")
+    fused.clear()
+    x = torch.randn(4, 48)
+    with torch.no_grad():
+        wide(torch.randn(1, 32769))
+        norm(torch.empty(0, 48))
+        norm.variance_epsilon = 0.0
+        norm(x)
+        norm.double()(x.double())
+        assert (len(ours), len(fused)) == (0, 4)
+        norm.float().variance_epsilon = 1e-5
+        torch.testing.assert_close(norm(x), nn.functional.rms_norm(x, (48,), norm.weight, 1e-5))
+    assert ours == [(4, 48)]
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_gradients_autocast_compilers_and_other_dtypes_get_the_norms_own_forward(backend, fused, ours):
+    norm, own, x = norm_of("llama"), norm_of("llama"), torch.randn(4, 48)
+    accelerate(norm, backend=backend)
     fused.clear()
     torch.testing.assert_close(norm(x), own(x), rtol=0, atol=0)
     norm(x).sum().backward()
@@ -150,16 +219,19 @@ def test_gradients_autocast_compilers_and_other_dtypes_get_the_norms_own_forward
         with pytest.raises(RuntimeError):
             norm(x[:, :47])
         assert not fused
+        assert not ours
         norm(x)
-    assert len(fused) == 1
+    assert (len(fused), len(ours)) == ((1, 0) if backend == "auto" else (0, 1))
 
 
-def test_hooks_names_copies_and_pickles_stay(fused):
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_hooks_names_copies_and_pickles_stay(backend, fused, ours):
     model = nn.Sequential(norm_of("llama"), nn.Linear(48, 8))
     seen, kind = [], type(model[0])
     model[0].register_forward_hook(lambda *given: seen.append(given[2].shape))
     names = list(model.state_dict())
-    accelerate(model, only="0")
+    accelerate(model, only="0", backend=backend)
+    called = fused if backend == "auto" else ours
     assert type(model[1]) is nn.Linear
     assert isinstance(model[0], kind)
     assert type(model[0]).__name__ == "FusedLlamaRMSNorm"
@@ -167,17 +239,17 @@ def test_hooks_names_copies_and_pickles_stay(fused):
     x, kept = torch.randn(4, 48), model[0].forward
     with torch.no_grad():
         for each in (model, copy.deepcopy(model)):
-            fused.clear()
+            called.clear()
             each(x)
-            assert len(fused) == 1
+            assert len(called) == 1
         assert seen == [(4, 48), (4, 48)]
         model[0]._forward_hooks.clear()
         loaded = pickle.loads(pickle.dumps(model[0]))
         assert type(loaded) is type(model[0])
         model[0].variance_epsilon = 1.0
         assert model[0](x).norm() < 0.9 * loaded(x).norm()
-        fused.clear()
+        called.clear()
         restore(model)
         torch.testing.assert_close(kept(x), model[0](x))
     assert type(model[0]) is kind
-    assert not fused
+    assert not called

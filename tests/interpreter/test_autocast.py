@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 HALF, FULL = torch.bfloat16, torch.float32
 DTYPES = [(HALF, HALF), (HALF, FULL), (FULL, HALF), (FULL, FULL), (torch.float16, FULL)]
@@ -56,6 +56,10 @@ def test_the_other_ops_cast_as_torchs_do():
             assert_torchs(vector_add(x, y), x + y)
             assert_torchs(vector_add(y, y), y + y)
             assert_torchs(softmax(rows), rows.softmax(-1))
+            for x_norm in (rows, rows.float()):
+                weight = x_norm[0].clone()
+                theirs = torch.nn.functional.rms_norm(x_norm, (16,), weight, 1e-6)
+                assert_torchs(rms_norm(x_norm, weight, 1e-6), theirs)
             moe = rows.float(), drawn(2, 8, 16), drawn(2, 16, 4), torch.tensor([[0], [1], [1], [-1]]), torch.ones(4, 1)
             assert fused_experts(*moe).dtype == FULL  # as grouped_mm
             assert grouped_mm(rows.float(), a[:, :3, :16].mT, ends).dtype == FULL  # torch's own is not cast either

@@ -12,7 +12,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernels import softmax, vector_add
-from tuner.kernels.ops import softmax as softmax_op
+from tuner.kernels.ops import rows as rows_ops
 from tuner.kernels.ops import vector_add as vector_add_op
 from tuner.kernels.softmax.operands import tolerance
 from tuner.launch.plan import Recording
@@ -133,7 +133,7 @@ def test_sizes_of_zero_give_what_torch_gives():
 
 def test_the_key_is_length_dtype_and_how_memory_lies(monkeypatch):
     asked = []
-    for module in (vector_add_op, softmax_op):
+    for module in (vector_add_op, rows_ops):
         monkeypatch.setattr(module, "launch", lambda tensors, problem, device: asked.append(problem) or Recording())
     vector_add(drawn(1001), drawn(1001))
     vector_add(drawn(1002)[::2], drawn(501))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 FAR = 5 * 2**29
 """Elements of the storage, of which only the pages that are touched take memory."""
@@ -49,6 +49,8 @@ def test_elements_more_than_31_bits_apart_are_read_and_written(shape, layout, st
     assert_close(grouped_mm(given(), other[None], ends), near @ other)
     assert_close(grouped_mm([given()], [other])[0], near @ other)
     assert_close(softmax(given()), near.softmax(1))
+    normalized = torch.nn.functional.rms_norm(near, (n,), other[:, 0], 1e-6)
+    assert_close(rms_norm(given(), other[:, 0], 1e-6), normalized)
     assert_close(vector_add(given()[0], far[0]), near[0] * 2)
     assert_close(vector_add(given()[:, 0], far[:, 0]), near[:, 0] * 2)
     for write, expected in (
@@ -57,6 +59,7 @@ def test_elements_more_than_31_bits_apart_are_read_and_written(shape, layout, st
         (lambda out: grouped_mm(left, right[None], ends, out=out), left @ right),
         (lambda out: grouped_mm([left], [right], out=[out]), left @ right),
         (lambda out: softmax(near, out=out), near.softmax(1)),
+        (lambda out: rms_norm(near, other[:, 0], 1e-6, out=out), normalized),
         (lambda out: vector_add(near[0], near[0], out=out[0]), (near * 2)[:1]),
     ):
         far.fill_(torch.nan)
@@ -77,6 +80,7 @@ def test_a_size_beyond_32_bits_is_one_error_that_says_how_to_split_the_call():
         (lambda: grouped_mm(row, column[None], ends), "K is 2147483648"),
         (lambda: grouped_mm([one, row], [one, column]), "K is 2147483648"),
         (lambda: fused_experts(row, row.expand(1, 2, many), column[None], ends[:, None] - 1, one), "K is 2147483648"),
+        (lambda: rms_norm(row, row[0], 1e-6), "x has rows of 2147483648 elements: expected at most 2147483647"),
         (lambda: softmax(row), "x has rows of 2147483648 elements: expected at most 2147483647; use torch.softmax"),
     ):
         with pytest.raises(InputError) as raised:

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tuner
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, pad_weight, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, pad_weight, rms_norm, softmax, vector_add
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes and of what is deprecated
 
@@ -36,11 +36,16 @@ ENDS = torch.tensor([1, 4], dtype=torch.int32)
     [
         (softmax, (drawn(4, 8),), lambda x: x.softmax(1)),
         (vector_add, (drawn(8), drawn(8)), torch.add),
+        (
+            lambda x, w: rms_norm(x, w, 1e-6),
+            (drawn(4, 8), drawn(8)),
+            lambda x, w: torch.nn.functional.rms_norm(x, (8,), w, 1e-6),
+        ),
         (bmm, (drawn(2, 4, 8), drawn(2, 8, 4)), torch.bmm),
         (grouped_mm, (drawn(4, 8), drawn(2, 8, 4), ENDS), lambda a, b, _: torch.cat([a[:1] @ b[0], a[1:] @ b[1]])),
         (lambda a, b: grouped_mm([a], [b])[0], (drawn(4, 8), drawn(8, 4)), torch.mm),
     ],
-    ids=["softmax", "vector_add", "bmm", "grouped_mm", "grouped_mm of lists"],
+    ids=["softmax", "vector_add", "rms_norm", "bmm", "grouped_mm", "grouped_mm of lists"],
 )
 def test_ops_that_are_no_operators_run_between_the_graphs_of_torch_compile(op, operands, expected):
     torch.compiler.reset()
@@ -66,6 +71,10 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> Any:
 CHOSEN = torch.tensor([[0, 1], [1, -1], [1, 0], [-1, -1]])
 
 
+def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return rms_norm(x, weight, 1e-6)
+
+
 def moe(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     return fused_experts(x, gate_up, down, CHOSEN, shares, activation="relu")
 
@@ -87,6 +96,7 @@ OPS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], t
     "lists": (lambda a, b: grouped_mm([a], [b])[0], torch.matmul, ((4, 8), (8, 5))),
     "fused_experts": (moe, moe_by_torch, ((4, 8), (2, 10, 8), (2, 8, 5), (4, 2))),
     "softmax": (softmax, lambda x: x.softmax(-1), ((4, 8),)),
+    "rms_norm": (normalized, lambda x, w: torch.nn.functional.rms_norm(x, (8,), w, 1e-6), ((4, 8), (8,))),
     "vector_add": (vector_add, torch.add, ((9,), (9,))),
 }
 
@@ -164,6 +174,7 @@ def test_an_output_without_memory_is_refused(refused):
     ):
         refused(lambda out=out: matmul(a, b, out=out), words)
         refused(lambda out=out: softmax(drawn(4, 5), out=out), words)
+        refused(lambda out=out: rms_norm(drawn(4, 5), drawn(5), 1e-6, out=out), words)
     refused(lambda: pad_weight(freed(a)), "weight has no memory")
     refused(lambda: torch.func.vmap(pad_weight)(drawn(2, 4, 8)), "weight is a Tensor without memory")
 
@@ -227,7 +238,8 @@ class Layer(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ops = [matmul, bmm, grouped_mm, fused_experts, softmax, vector_add, pad_weight, negate_odd]
+        self.ops = [matmul, bmm, grouped_mm, fused_experts, softmax, rms_norm, vector_add, pad_weight]
+        self.ops.append(negate_odd)
         self.weight = torch.nn.Parameter(pad_weight(drawn(5, 7)))
         self.register_buffer("padded", pad_weight(drawn(6, 7)))
 

@@ -54,6 +54,7 @@ WINNERS = {
             Problem(64, 128, 256, layout="nt", op="bmm", extras={"batch": 4}),
             Problem(2, 131_072, 1, op="softmax"),
             Problem(256, 1, 1, op="vector_add"),
+            Problem(256, 1024, 1, op="rms_norm", extras={"eps": 1e-6}),
         )
     },
 }

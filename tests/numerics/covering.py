@@ -46,6 +46,7 @@ VIEWS = {
     "fused_experts": ("dense", "shifted", "strided", "odd"),
     "vector_add": ("dense", "shifted"),
     "softmax": ("dense", "shifted"),
+    "rms_norm": ("dense", "shifted", "strided", "odd"),
 }
 """How operands and output lie in memory, by op.
 
@@ -69,9 +70,10 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
     ),
     "vector_add": ((),),
     "softmax": ((),),
+    "rms_norm": ((("eps", 1e-6),), (("eps", 1e-5),), (("eps", 0.5),)),
 }
 """What else names a problem of each op, and the values to try; what is there twice is drawn twice as often."""
-LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn"), "fused_experts": ("nt",)}
+LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn"), "rms_norm": ("nn",), "fused_experts": ("nt",)}
 """Layouts of the ops that do not take all of them, and have one dtype.
 
 Those that only move memory have no K and no epilogue, a vector no N either; experts have no bias.
@@ -203,7 +205,7 @@ def _computed(op: str, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[Hashabl
         return (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES)
     if op == "fused_experts":
         return (*sizes, OPERANDS[:5], (None,), LAID_OUT[op], ACTIVATIONS)
-    extents = (sizes[0], sizes[2], (1,)) if op == "softmax" else (sizes[2], (1,), (1,))
+    extents = (sizes[0], sizes[2], (1,)) if op in ("softmax", "rms_norm") else (sizes[2], (1,), (1,))
     return (*extents, OPERANDS[:3], (None,), LAID_OUT[op], ("none",))
 
 

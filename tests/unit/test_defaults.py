@@ -42,6 +42,8 @@ PROBLEMS = [
     Problem(8192, 64, 1, dtype="bf16", op="softmax"),
     Problem(4096, 32768, 1, dtype="bf16", op="softmax"),
     Problem(8, 2**20, 1, dtype="bf16", op="softmax"),
+    Problem(32, 4096, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}),
+    Problem(8192, 128, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}),
 ]
 MEASURED_APART = {"launch_pdl", "PDL_TRIGGER", "PREFETCH_KIB", "GROUP_SIZE_M", "num_ctas", "SHARE_B"}
 """Parameters that the recorded landscapes do not have, or have one value of."""

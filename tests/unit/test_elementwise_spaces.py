@@ -1,4 +1,4 @@
-"""The kernels of vector_add and softmax: spaces that can be searched, defaults that obey them, formulas that hold."""
+"""Kernels of ops that only move memory: spaces that can be searched, defaults that obey them, formulas that hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.elementwise import rules as elementwise_rules
+from tuner.launch.arguments import AddressArgument
+from tuner.launch.plan import arguments_without_memory, recorded
 
 H200 = KNOWN["sm_90"]
 DEVICES = [*KNOWN.values(), INTERPRETER]
@@ -26,7 +28,12 @@ MATRICES = [
     for dtype in DTYPES
     for layout in ("nn", "tn")
 ]
-PROBLEMS = VECTORS + MATRICES
+NORMS = [
+    Problem(rows, columns, 1, dtype=dtype, op="rms_norm", extras={"eps": 1e-6})
+    for rows, columns in ((1, 1), (5, 3), (8192, 64), (65536, 128), (1, 4096), (256, 7168), (4096, 8192), (64, 32768))
+    for dtype in DTYPES
+]
+PROBLEMS = VECTORS + MATRICES + NORMS
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
@@ -97,6 +104,23 @@ def test_a_winner_that_loops_over_blocks_is_refused_and_those_that_do_not_stay_w
     assert "the only value left" in space.rejection(before.replace(PROGRAMS_PER_SM=4), fatal_only=True)
 
 
+@pytest.mark.parametrize(
+    ("problem", "slots"),
+    [
+        (Problem(1000, 1, 1, op="vector_add"), [1, 2, 0]),
+        (Problem(4096, 1024, 1, op="softmax"), [1, 0]),
+        (Problem(64, 4096, 1, op="rms_norm", extras={"eps": 1e-6}), [1, 2, 0]),
+    ],
+    ids=str,
+)
+def test_an_export_can_say_what_is_launched_on_which_of_a_calls_tensors(problem, slots):
+    config = registry.default_config(problem, H200)
+    with recorded(lambda _launch: None) as seen:
+        registry.find(problem.op, config.kernel).compile(problem, config)
+    (given,) = arguments_without_memory(seen)
+    assert [each.slot for each in given if isinstance(each, AddressArgument)] == slots
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_default_keeps_enough_bytes_in_flight_or_reaches_every_multiprocessor(dtype):
     for length in (2**12, 2**17, 2**22, 2**28):
@@ -113,11 +137,71 @@ def test_few_long_rows_are_split_over_the_device_and_short_ones_share_a_program(
     assert short["BLOCK_SIZE_M"] > 1
 
 
+@pytest.mark.parametrize("m", [1, 8, 32, 128])
+@pytest.mark.parametrize(("n", "warps"), [(1024, 2), (2048, 4), (3072, 8), (4096, 8), (5120, 16), (8192, 16)])
+def test_a_norm_of_a_decode_step_has_a_program_for_each_row(m, n, warps):
+    """As the prototype of benchmarks/studies/fused_norms.py has it."""
+    config = registry.default_config(Problem(m, n, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}), H200)
+    assert (config["BLOCK_SIZE_M"], config["num_warps"], config["launch_pdl"]) == (1, warps, True)
+
+
+def test_norms_of_heads_share_a_program_where_there_are_many():
+    few, many, longer = (
+        registry.default_config(Problem(*shape, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}), H200)
+        for shape in ((32, 128), (65536, 128), (4096, 4096))
+    )
+    assert (few["BLOCK_SIZE_M"], longer["BLOCK_SIZE_M"]) == (1, 1)
+    assert many["BLOCK_SIZE_M"] > 1
+    assert many["num_warps"] > 1
+
+
+NORM = Config("rms_norm_whole", BLOCK_SIZE_M=4, launch_pdl=True, num_warps=4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "change", "rule", "fatal"),
+    [
+        ((4096, 1024), {"BLOCK_SIZE_M": 3}, "parameters", True),
+        ((4096, 1024), {"num_stages": 3}, "parameters", True),
+        ((4096, 128), {"BLOCK_SIZE_M": 1}, "narrow loads", False),
+        ((4096, 32768), {"BLOCK_SIZE_M": 1, "num_warps": 2}, "registers", False),
+        ((4096, 32768), {"BLOCK_SIZE_M": 128, "num_warps": 32}, "tile", True),
+        ((2, 1024), {}, "beyond M", False),
+    ],
+    ids=str,
+)
+def test_a_rule_says_why_a_norms_config_is_not_tried(shape, change, rule, fatal):
+    problem = Problem(*shape, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6})
+    space = registry.find("rms_norm", "rms_norm_whole").space(problem, H200)
+    assert space.rejection(NORM.replace(**change)).startswith(f"{rule}: ")
+    assert (space.rejection(NORM.replace(**change), fatal_only=True) is not None) is fatal
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"n": 32769}, "N is 32769: a program's registers hold 32768; use torch.nn.functional.rms_norm"),
+        ({"k": 2}, "K is 2: a matrix's problem is Problem(M, N, 1, op='rms_norm', extras={'eps': 1e-6})"),
+        ({"layout": "tn"}, "no layout tn: expected nn"),
+        ({"epilogue": "relu"}, "no epilogue relu"),
+        ({"dtype": "e4m3"}, "no float8_e4m3fn"),
+        ({"extras": {"eps": 1e-6, "batch": 2}}, "no extras {'batch': 2}"),
+    ],
+    ids=str,
+)
+def test_what_the_norms_kernel_does_not_serve_is_said(changed, words):
+    parts = {"n": 64, "k": 1, "op": "rms_norm", "extras": {"eps": 1e-6}, **changed}
+    reason = registry.find("rms_norm", "rms_norm_whole").supports(Problem(4, **parts), H200)
+    assert reason.startswith(words)
+
+
 def test_a_key_that_no_gemm_has_is_aligned_by_its_own_rule():
     assert Problem(1001, 1, 1, op="vector_add").aligned
     assert not Problem(64, 1001, 1, op="softmax").aligned
     assert Problem(1001, 64, 1, op="softmax").aligned
     assert not Problem(1001, 64, 1, op="softmax", layout="tn").aligned
+    assert not Problem(64, 1001, 1, op="rms_norm", extras={"eps": 1e-6}).aligned
+    assert Problem(1001, 64, 1, op="rms_norm", extras={"eps": 1e-6}).aligned
     assert Problem(64, 1, 1, op="matmul").aligned is False
 
 
@@ -126,3 +210,5 @@ def test_what_is_moved_is_counted_once():
     assert add.bytes_moved(Problem(1000, 1, 1, dtype="fp32", op="vector_add")) == 12_000
     assert add.flops(Problem(1000, 1, 1, op="vector_add")) == 1000
     assert softmax.bytes_moved(Problem(10, 100, 1, op="softmax")) == 4000
+    norm = registry.find("rms_norm", "rms_norm_whole")
+    assert norm.bytes_moved(Problem(10, 100, 1, op="rms_norm", extras={"eps": 1e-6})) == 4200

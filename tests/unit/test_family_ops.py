@@ -37,6 +37,7 @@ KINDS = {
     "a padded weight": {**NT, "k": 4099, "b_padded": True},
     "tf32": {"dtype": "float32", "precision": "tf32"},
     "rows of softmax": {"dtype": "bfloat16", "op": "softmax", "k": 1},
+    "norms": {"dtype": "bfloat16", "op": "rms_norm", "k": 1, "extras": {"eps": 1e-6}},
 }
 
 pytestmark = pytest.mark.usefixtures("no_tables")
@@ -70,9 +71,9 @@ def test_a_new_m_of_a_tuned_family_is_served_and_one_beyond_is_a_miss_that_names
 def test_a_suite_takes_a_range_of_rows_for_every_op(tmp_path):
     path = tmp_path / "suite.csv"
     rows = ("grouped_mm,nt,,,5,", "bmm,nt,,8,,", ",nt,bias+gelu,,,", "softmax,nn,,,,", "fused_experts,nt,silu,,5,2")
-    lines = [f"{row},{'1' if row.startswith('softmax') else '64'}" for row in rows]
+    lines = [f"{row},,{'1' if row.startswith('softmax') else '64'}" for row in rows] + ["rms_norm,nn,,,,,1e-6,1"]
     path.write_text(
-        "op,layout,epilogue,batch,groups,top_k,k,m,n,dtype\n" + "".join(f"{line},1-64,64,bf16\n" for line in lines)
+        "op,layout,epilogue,batch,groups,top_k,eps,k,m,n,dtype\n" + "".join(f"{line},1-64,64,bf16\n" for line in lines)
     )
     found = suite.load_with_ladders(path)
-    assert [(type(each), each.first_m, each.last_m) for each in found] == 5 * [(Ladder, 1, 64)]
+    assert [(type(each), each.first_m, each.last_m) for each in found] == 6 * [(Ladder, 1, 64)]

@@ -144,6 +144,8 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(64, 512, 256, dtype="fp32", precision="tf32"),
         Problem(64, 512, 256, op="bmm", extras={"batch": 8}),
         Problem(64, 2049, 1, dtype="fp32", op="softmax", layout="tn"),
+        Problem(64, 2049, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}),
+        Problem(64, 2049, 1, dtype="bf16", op="rms_norm", extras={"eps": 1 / 3}, aligned=False),
         Problem(1000, 1, 1, dtype="bf16", op="vector_add", aligned=False),
         Problem(64, 2049, 256, dtype="bf16", layout="nn", b_padded=True, out_dtype="fp32"),
         Problem(64, 512, 256, op="grouped_mm", extras={"groups": 8, "listed": True}),

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.kernels.ops.linear import preference
 from tuner.models import accelerate
 from tuner.models.accelerate_linear import TunedLinear
@@ -34,7 +34,7 @@ def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_el
         result = matmul(a, a.t(), activation="relu", out_dtype=torch.float32, backend="auto")
     assert (type(result), result.shape, result.dtype) == (type(a), (64, 64), torch.float32)
     others = [(bmm, batch, batch.mT), (grouped_mm, a, batch.mT, ends), (softmax, a), (vector_add, row, row)]
-    others.append((fused_experts, a, batch, batch, chosen, chosen))
+    others += [(fused_experts, a, batch, batch, chosen, chosen), (rms_norm, a, row, 1e-6)]
     for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
         with pytest.raises(InputError, match=r"[ax] is a FakeTensor without memory of its own: expected a plain"):
             op(*given)
@@ -96,6 +96,8 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
         importlib.import_module("tuner.kernels.softmax.whole")
         module = importlib.import_module("tuner.kernels.ops.softmax")
         assert tuner.kernels.softmax is module.softmax
+        importlib.import_module("tuner.kernels.rms_norm.whole")
+        assert tuner.kernels.rms_norm is importlib.import_module("tuner.kernels.ops.rms_norm").rms_norm
         from tuner.kernels import *
         assert softmax is module.softmax and callable(bmm) and callable(pad_weight)
         assert {*tuner.kernels.__all__} <= {*dir(tuner.kernels)}
@@ -107,7 +109,8 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
 
 def test_what_serves_calls_is_imported_without_triton():
     code = (
-        "import sys, tuner.kernels.ops.by_kernels, tuner.kernels.ops.fused_experts; assert 'triton' not in sys.modules"
+        "import sys, tuner.kernels.ops.by_kernels, tuner.kernels.ops.fused_experts, tuner.kernels.ops.rms_norm; "
+        "assert 'triton' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ KERNELS = {
     "softmax.online_jit": ["online_kernel"],
     "softmax.split_jit": ["split_sums_kernel", "split_write_kernel"],
     "elementwise.vector_add_jit": ["add_kernel"],
+    "rms_norm.whole_jit": ["norm_kernel"],
 }
 
 

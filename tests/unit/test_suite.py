@@ -55,6 +55,12 @@ def test_other_ops_are_named_with_what_their_problems_have_besides(write):
     ]
 
 
+def test_eps_is_one_number_however_it_is_spelt(write):
+    path = write(f"op,{HEADER},eps\n" + "".join(f"rms_norm,8,64,1,fp16,nn,{cell}\n" for cell in ("1e-6", "0.000001")))
+    (problem,) = suite.load(path)
+    assert problem == Problem(8, 64, 1, op="rms_norm", extras={"eps": 1e-06})
+
+
 def test_comments_blank_lines_spaces_and_a_byte_order_mark_are_let_pass(write):
     path = write(f"\ufeff# ours\n\n{HEADER}\n  # a remark\n 8 , 8 ,8, float16 ,nn\n")
     assert suite.load(path) == [Problem(8, 8, 8)]
@@ -83,6 +89,9 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         (f'{HEADER}\n8,8,8,"fp16,nn\n', "line 2: not CSV"),
         (f"{HEADER},aligned\n8,8,8,fp16,nn,maybe\n", "line 2: aligned must be one of"),
         (f"{HEADER},precision\n8,8,8,fp16,nn,tf32\n", "line 2: precision 'tf32' is for float32"),
+        (f"{HEADER},op,eps\n8,8,1,fp16,nn,rms_norm,little\n", "line 2: eps must be a number, got 'little'"),
+        (f"{HEADER},op,eps\n8,8,1,fp16,nn,rms_norm,0\n", "line 2: eps is 0.0: expected a number from 1.2e-38"),
+        (f"{HEADER},op\n8,8,1,fp16,nn,rms_norm\n", "line 2: eps is missing: expected a number from 1.2e-38"),
         (f"{HEADER},batch\n8,8,8,fp16,nn,4\n", "line 2: batch is for other ops than matmul: expected op, bmm or"),
         (
             f"{HEADER},op,batch\n8,8,8,fp16,nn,bmm,few\n",

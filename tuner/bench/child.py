@@ -168,7 +168,7 @@ class _ProblemContest:
         if name == OURS:
             return lambda inputs: _into_output(inputs, lambda: spec.launch(inputs, config))
         if name == VENDOR:
-            return lambda inputs: _into_output(inputs, lambda: spec.vendor(inputs))
+            return lambda inputs: _of_vendor(inputs, spec.vendor(inputs))
         from tuner.bench import inductor, tutorial
 
         rival = tutorial if name == AUTOTUNE else inductor
@@ -186,6 +186,11 @@ class _ProblemContest:
     def _replay(self, names: Sequence[str]) -> list[float]:
         self._connection.send(Heartbeat(None))
         return self._session.timer.replay([self._captures[name] for name in names])
+
+
+def _of_vendor(inputs: Inputs, result: torch.Tensor | None) -> torch.Tensor:
+    """What the library wrote: new memory where it has no `out=`."""
+    return inputs.output if result is None else result
 
 
 def _into_output(inputs: Inputs, launch: Callable[[], None]) -> torch.Tensor:

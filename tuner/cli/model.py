@@ -1,4 +1,4 @@
-"""`tuner model`: the GEMMs of a Hugging Face model, as a suite."""
+"""`tuner model`: the GEMMs and norms of a Hugging Face model, as a suite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.models.sizes import Sizes
 from tuner.moe import model as experts
 from tuner.problem import dtype as dtypes
 
-_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "count", "note")
+_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "eps", "count", "note")
 
 if TYPE_CHECKING:
     from tuner.models.families import ModelGemms
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @options.json_option
 def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_json: bool) -> None:
-    """Write the GEMMs of a Hugging Face model as a suite for `tuner run`.
+    """Write the GEMMs and norms of a Hugging Face model as a suite for `tuner run`.
 
     transformers builds the model from its config, a file or a name in the local cache, without weights and without
     network, and its forward says what it multiplies.
@@ -51,12 +51,13 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
 
     found = families.find(built, precision, tp=tp)
     listed = families.lines(found, ms)
-    text = dumps(listed, f"The GEMMs of {name}, by `tuner model`; count: how often a step calls each.")
+    text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")
     write_text(out, text, error=ModelError)
     commands = families.moe_commands(found, experts.typed(name, asked))
     if as_json:
         every = [
-            {"m": line.ms, **line.product._asdict(), "top_k": line.top_k, "count": line.count, "note": line.note}
+            {"m": line.ms, **line.product._asdict(), "top_k": line.top_k, "eps": line.eps}
+            | {"count": line.count, "note": line.note}
             for line in listed
         ]
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
@@ -66,7 +67,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     _say(found, precision.remark, commands)
     _print(listed)
     command = shlex.join(["tuner", "run", "--suite", str(out)])
-    families_said = quantity(len(found.families) + len(found.experts), "family")
+    families_said = quantity(len(found.all), "family")
     click.echo(f"{out}: {families_said} of {type(built).__name__}; to tune them: {command}")
 
 

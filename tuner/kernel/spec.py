@@ -95,8 +95,9 @@ class KernelSpec:
         make_inputs: makes operands N(0, 1) of a problem on a torch device, seeded; the output lies inside guard bands.
         launch: writes `inputs.output` by a config, with all that the op needs inside (zeroing, reduction, copies).
         reference: returns the result in float64, in the output's shape.
-        vendor: writes the same result by torch's own library into the same output; winners are compared with it. It
-            raises NotImplementedError, as the default does, where that library has nothing for the problem.
+        vendor: writes the same result by torch's own library into the same output, or returns it in new memory where
+            the library takes no output; winners are compared with it. It raises NotImplementedError, as the default
+            does, where that library has nothing for the problem.
         tolerance: returns the largest error accepted, as `tuner.sweep.verify.error` defines it. The default is 16
             roundings of the output's dtype, and 0 for whole numbers.
         compile: compiles for the active driver's target without launching, and returns Triton's CompiledKernel. Without
@@ -136,7 +137,7 @@ class KernelSpec:
     make_inputs: Callable[[Problem, str, int], Inputs]
     launch: Callable[[Any, Config], None]
     reference: Callable[[Any], torch.Tensor]
-    vendor: Callable[[Any], None] = _no_vendor
+    vendor: Callable[[Any], Any] = _no_vendor
     tolerance: Callable[[Problem], float] = _tolerance
     compile: Callable[[Problem, Config], Any] = _no_compile
     compile_class: Callable[[Problem, Config], str] = lambda problem, config: f"{problem} {config.digest}"

@@ -209,11 +209,11 @@ def _without_memory(seen: Recording) -> list[Address] | None:
 
 
 def operands_of(operands: Any) -> list[Any] | None:
-    """The tensors of a product in the order of a call's addresses: output, A, B, bias; None where it has others."""
+    """A call's tensors in the order of its addresses: output, A, B, bias; None where it has others."""
     others = (getattr(operands, name, None) for name in ("scale_a", "scale_b", "ends", "experts"))
     if not hasattr(operands, "b") or any(each is not None for each in others):
         return None
-    given = [operands.out, operands.a, operands.b, operands.bias]
+    given = [operands.out, operands.a, operands.b, getattr(operands, "bias", None)]
     return [each for each in given if each is not None]
 
 

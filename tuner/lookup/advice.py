@@ -50,7 +50,7 @@ def command(problem: Problem, untuned: tuple[int | None, int | None] = (None, No
     try:
         op = str(p.op)  # of a damaged row it may be anything
         ranges: dict[str, str] = {}
-        if op not in text.UNIT_SIZES:
+        if op not in text.ONE_M:
             batch = batch_of(p)
             ranges = {"M": _range(untuned[0], p.m, FEWEST_LAST_M)}
             ranges |= {} if batch is None else {"batch": _range(untuned[1], batch, 1)}

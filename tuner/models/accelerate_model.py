@@ -32,7 +32,7 @@ class Acceleration:
         backend: Who was to serve the layers: "auto", "tuner" or "torch".
         exchanged: The names of the layers that may run on tuned kernels.
         left: By the reason why torch keeps them, the names of layers, norms and blocks of experts.
-        norms: The names of the RMSNorms that run on one kernel of torch's each.
+        norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's.
         experts: The names of the blocks of experts that may run on tuned kernels.
     """
 
@@ -48,7 +48,7 @@ class Acceleration:
         if self.experts:
             done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
         if self.norms:
-            done.append(f"on one kernel of torch's each: {_counted(self.norms, 'norm')}")
+            done.append(f"on one kernel each, tuned or torch's: {_counted(self.norms, 'norm')}")
         return "; ".join([*done, *(f"left on torch, {why}: {_counted(names)}" for why, names in self.left.items())])
 
 

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from tuner.kernels.ops import arguments, autocast
-from tuner.launch.call_cache import PLAIN_TENSORS
+from tuner.kernels.elementwise.spec import MOST_COLUMNS
+from tuner.kernels.ops import arguments, autocast, dispatch, rms_norm
+from tuner.kernels.ops.linear import DTYPES
+from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
+from tuner.lookup import evidence, lookup
 from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class
+from tuner.problem import Problem, gemm_fields
+from tuner.problem import dtype as dtypes
+
+CALL_CACHE = CallCache()
 
 _EPSILONS = ("variance_epsilon", "eps")
 """What models call the number that is added to the mean of the squares."""
 _SCALES = (1e-4, 1.0, 1e3)
 """Sizes of the inputs that a layer is tried with: of the first, the added number is most of the sum."""
 _CLOSE = 1e-5
+_MOST_SHAPES = 8192
 _REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class NormChoice:
+    """What exchanged norms are served by.
+
+    Attributes:
+        epsilon: The name of the attribute that a layer adds to the mean of the squares.
+        is_auto: Whether torch's kernel runs where no table says that `rms_norm` is no slower.
+        by_torch: Shapes and dtypes of x, and epsilons, that torch's kernel serves.
+    """
+
+    epsilon: str
+    is_auto: bool
+    by_torch: set[tuple[torch.Size, torch.dtype, float]] = field(default_factory=set)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles of a layer share the choice of their process."""
+        return choice_of, (self.epsilon, self.is_auto)
+
+
+@functools.cache
+def choice_of(epsilon: str, is_auto: bool) -> NormChoice:
+    """The choice that all norms of this process with such an attribute share."""
+    made = NormChoice(epsilon, is_auto)
+    lookup.on_change(made.by_torch.clear)
+    return made
+
+
 class FusedNorm(Exchanged):
-    """An RMSNorm that is one kernel of torch's in place of one for each step; its own forward in everything else.
+    """An RMSNorm that is one kernel, ours or torch's, in place of one for each step; its own forward in all else.
 
     It rounds once where most layers' own forward rounds twice: before and after the product with the weight.
     """
@@ -38,13 +75,22 @@ class FusedNorm(Exchanged):
         Returns:
             [..., N], of x's dtype.
         """
-        weight, epsilon = self._parameters.get("weight"), self.__dict__.get(self.__dict__.get(GIVEN, ""))
-        if weight is None or epsilon is None or rest or named or not _is_fused(x, weight):
-            # Without an epsilon the layer may be restored, and somebody keeps this method.
-            own = super().forward if isinstance(self, FusedNorm) else self.forward
-            result: torch.Tensor = own(x, *rest, **named)
-            return result
-        return functional.rms_norm(x, weight.shape, weight, epsilon)
+        held, weight = self.__dict__, self._parameters.get("weight")
+        choice: NormChoice | None = held.get(GIVEN)
+        epsilon = None if choice is None else held.get(choice.epsilon)
+        if not (choice is None or weight is None or epsilon is None or rest or named or is_tracing()):
+            by_torch = choice.by_torch
+            if not (by_torch and type(x) in PLAIN_TENSORS and (x.shape, x.dtype, epsilon) in by_torch):
+                # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
+                found = CALL_CACHE.run_two(x, weight, (epsilon, choice.is_auto))
+                if found is not None:
+                    return found
+            if _is_fused(x, weight):
+                return _normalized(x, weight, epsilon, choice)
+        # Without a choice the layer may be restored, and somebody keeps this method.
+        own = super().forward if isinstance(self, FusedNorm) else self.forward
+        result: torch.Tensor = own(x, *rest, **named)
+        return result
 
 
 def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -54,6 +100,54 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
     if x.dtype != weight.dtype or x.device != weight.device or x.dim() == 0 or x.shape[-1:] != weight.shape:
         return False
     return not (arguments.ask_derivatives(x, weight) or autocast.is_on(x) or arguments.is_recorded())
+
+
+def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor:
+    """A call that no plan serves: by our kernel where that is to be, or else by torch's."""
+    asked, sources = (x.shape, x.dtype, epsilon), lookup.resolver()
+    if asked not in choice.by_torch and _is_served(x, weight, epsilon):
+        if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
+            options = (epsilon, choice.is_auto)
+            return rms_norm.checked_call(x, weight, epsilon, cache=CALL_CACHE, options=options)
+        # If another thread named other tables meanwhile, the next call asks them.
+        if lookup.resolver() is sources and len(choice.by_torch) < _MOST_SHAPES:
+            choice.by_torch.add(asked)
+    return functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def _is_served(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> bool:
+    """Whether our kernel takes what torch's would."""
+    rows, columns = _sizes(x)
+    if x.dtype not in DTYPES or not 0 < columns <= MOST_COLUMNS or not rows or not gemm_fields.is_eps(epsilon):
+        return False
+    if x.layout != torch.strided or not (arguments.has_memory(x) and arguments.has_memory(weight)):
+        return False
+    return arguments.has_kernels(x.device) and _is_supported(x.device.index)
+
+
+@functools.cache
+def _is_supported(index: int | None) -> bool:
+    device = dispatch.device_of(index)
+    return device.is_interpreter or device.features.supported
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_faster(_of: object, rows: int, columns: int, dtype: torch.dtype, epsilon: float, index: int | None) -> bool:
+    """Whether a table says that our kernel is no slower than torch's; asked once for the tables that are named."""
+    return evidence.beats_vendor(problem(rows, columns, dtype, epsilon), dispatch.device_of(index))
+
+
+def problem(rows: int, columns: int, dtype: torch.dtype, epsilon: float) -> Problem:
+    """The problem of a norm whose tensors are contiguous."""
+    extras = {"eps": epsilon}
+    return Problem(
+        min(rows, gemm_fields.MAX_SIZE), columns, 1, dtype=dtypes.name_of(dtype), op="rms_norm", extras=extras
+    )
+
+
+def _sizes(x: torch.Tensor) -> tuple[int, int]:
+    """How many rows there are, and how long they are."""
+    return x.numel() // max(x.shape[-1], 1), x.shape[-1]
 
 
 def exchange_norm(layer: nn.Module, backend: str) -> str | None:
@@ -69,7 +163,7 @@ def exchange_norm(layer: nn.Module, backend: str) -> str | None:
         return f"on {weight.device.type} (move the model to a GPU first)"
     if (epsilon := epsilon_of(layer)) is None:
         return f"norms that are no RMSNorm of their weight ({own_class(layer).__name__})"
-    exchange(layer, FusedNorm, epsilon)
+    exchange(layer, FusedNorm, choice_of(epsilon, backend == "auto"))
     return None
 
 

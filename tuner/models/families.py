@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from tuner.errors import ModelError
-from tuner.models import forward, sharding
+from tuner.models import forward, norm_calls, sharding
 from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
 from tuner.models.lines import Line
+from tuner.models.norm_calls import NormCalls
 from tuner.models.products import Product
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 
@@ -35,7 +36,7 @@ class GemmFamily:
         factor: M of one token or sequence: 1, or for experts how many each token goes to. Of FIXED, M itself.
         weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
         count: how often a step calls it.
-        top_k: see `Line`.
+        top_k, eps: see `Line`.
     """
 
     product: Product
@@ -44,6 +45,7 @@ class GemmFamily:
     weights: tuple[str, ...]
     count: int
     top_k: int = 0
+    eps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,19 @@ class ModelGemms:
         left_out: by reason, how many products of a step are no family.
         whole: generic names of weights that each of several GPUs has all of.
         experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
+        norms: families of `rms_norm` for norms that `accelerate` runs on it.
     """
 
     families: tuple[GemmFamily, ...]
     left_out: dict[str, int] = field(default_factory=dict)
     whole: tuple[str, ...] = ()
     experts: tuple[GemmFamily, ...] = ()
+    norms: tuple[GemmFamily, ...] = ()
+
+    @property
+    def all(self) -> tuple[GemmFamily, ...]:
+        """All families."""
+        return *self.families, *self.experts, *self.norms
 
 
 def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
@@ -77,7 +86,8 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     """
     if tp > 1:
         sharding.check(model, tp)
-    every = [forward.products(model, *shape) for shape in _SHAPES]
+    with norm_calls.counted(model) as normalized:
+        every = [forward.products(model, *shape) for shape in _SHAPES]
     runs = [[(each, each.weight) for each in run if each.weight is not None] for run in every]
     if len(runs[0]) != len(runs[1]):
         raise ModelError(
@@ -100,7 +110,22 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     families = tuple(GemmFamily(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in weights.items())
     named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     whole = tuple(name for name in named if sharding.is_whole(model, name))
-    return ModelGemms(families, dict(left_out), whole, tuple(_experts(model, families)))
+    experts, norms = tuple(_experts(model, families)), tuple(_norms(normalized, tp))
+    return ModelGemms(families, dict(left_out), whole, experts, norms)
+
+
+def _norms(normalized: Mapping[str, NormCalls], tp: int) -> Iterator[GemmFamily]:
+    """Yield the families of a model's norms. GPUs share rows by the heads of a token, and other rows they have all."""
+    found: dict[tuple[Product, float, str, int], list[str]] = {}
+    for name, calls in normalized.items():
+        half = len(calls.rows) // 2
+        for one, other in dict.fromkeys(zip(calls.rows[:half], calls.rows[half:], strict=False)):
+            of, factor = _counted(one, other) or (FIXED, 0)
+            if of != FIXED and (factor == 1 or factor % tp == 0):
+                key = calls.product, calls.eps, of, max(1, factor // tp)
+                found.setdefault(key, []).extend([name] * calls.rows[:half].count(one))
+    for (product, eps, of, factor), names in found.items():
+        yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), eps=eps)
 
 
 def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]:
@@ -136,12 +161,17 @@ def _kind(one: WeightProduct, other: WeightProduct) -> tuple[str, int] | None:
     """What M counts, and the factor; None where the runs differ in more than M, or in M in another way."""
     if (one.product._replace(aligned=True), one.weight) != (other.product._replace(aligned=True), other.weight):
         return None
+    return _counted(one.m, other.m)
+
+
+def _counted(one: int, other: int) -> tuple[str, int] | None:
+    """What the Ms of both runs count, and the factor; None where they differ in another way."""
     (sequences, length), (others, longer) = _SHAPES
     for of, first, second in ((TOKENS, sequences * length, others * longer), (SEQUENCES, sequences, others)):
-        factor = Fraction(one.m, first)
-        if factor == Fraction(other.m, second) and factor.denominator == 1:
+        factor = Fraction(one, first)
+        if factor == Fraction(other, second) and factor.denominator == 1:
             return of, factor.numerator
-    return (FIXED, one.m) if one.m == other.m else None
+    return (FIXED, one) if one == other else None
 
 
 def _quantized(model: Any, precision: Precision) -> set[str]:
@@ -175,8 +205,9 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
             each.count,
             " ".join(map(_short, each.weights)),
             each.top_k,
+            each.eps,
         )
-        for each in (*gemms.families, *gemms.experts)
+        for each in gemms.all
         for cell in sizes.cells(each.of, each.factor)
     ]
 

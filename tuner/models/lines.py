@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tuner.models.products import Product
 from tuner.problem import Problem, suite
 from tuner.problem import dtype as dtypes
+from tuner.problem.generic_key import Extra
 
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS, "count", "note")
 _SHARED = ("op", "a_dtype", "b_dtype", "out_dtype", "layout", "aligned", "epilogue", "precision")
@@ -27,6 +28,7 @@ class Line:
         count: how often it is called.
         note: which layers call it.
         top_k: how many experts a token is sent to; 0 of all but `fused_experts`.
+        eps: what is added to the mean of the squares; 0 of all but `rms_norm`.
     """
 
     product: Product
@@ -35,6 +37,7 @@ class Line:
     count: int
     note: str = ""
     top_k: int = 0
+    eps: float = 0.0
 
     def cells(self) -> dict[str, str]:
         """Cells by column; what is a problem's default is left empty.
@@ -43,7 +46,7 @@ class Line:
             ProblemError: there is no such problem.
         """
         product = self.product
-        known = problem(product, self.m, self.top_k)
+        known = problem(product, self.m, self.top_k, self.eps)
         extras = dict(known.extras)
         usual = Problem.from_fields({**known.fields(), "aligned": None}).aligned
         out_dtype = dtypes.default_out(product.a_dtype, scaled=product.scaling != "none")
@@ -63,26 +66,28 @@ class Line:
             "batch": str(extras.get("batch", "")),
             "groups": str(extras.get("groups", "")),
             "top_k": str(extras.get("top_k", "")),
+            "eps": str(extras.get("eps", "")),
             "count": str(self.count),
             "note": self.note,
         }
 
 
-def problem(product: Product, m: int, top_k: int = 0) -> Problem:
-    """The problem of a product with an M; `top_k` as `Line` has it.
+def problem(product: Product, m: int, top_k: int = 0, eps: float = 0.0) -> Problem:
+    """The problem of a product with an M; `top_k` and `eps` as `Line` has them.
 
     Raises:
         ProblemError: there is no such problem.
     """
     number = {"bmm": "batch", "grouped_mm": "groups", "fused_experts": "groups"}.get(product.op)
-    extras = {number: product.number} if number else {}
+    extras: dict[str, Extra] = {number: product.number} if number else {}
+    extras |= {name: value for name, value in (("top_k", top_k), ("eps", eps)) if value}
     return Problem(
         m,
         product.n,
         product.k,
         **{name: getattr(product, name) for name in _SHARED},
         scaling=None if product.scaling == "none" else product.scaling,
-        extras=extras | ({"top_k": top_k} if top_k else {}),
+        extras=extras,
     )
 
 

@@ -24,6 +24,7 @@ TRUTHS = ("aligned", "fast_accum", "b_padded", "invariant", "listed")
 """What is true or false, and no other value: a word such as "no" would be true."""
 MAX_SIZE = 2**31 - 1
 """M, N and K are 32-bit run-time arguments of the kernels."""
+_SMALLEST_EPS, _LARGEST_EPS = 1.2e-38, 3.4e38
 _SIZE = r"(-?\d{1,20})"  # Python reads no number of more than 4300 digits
 _SHAPE = re.compile(rf"{_SIZE}[x,*]{_SIZE}[x,*]{_SIZE}", re.IGNORECASE)
 
@@ -123,6 +124,19 @@ def check_invariant(op: str, extras: dict[str, Extra], precision: str) -> None:
         raise ProblemError("precision 'tf32x3' has no invariant form: use 'ieee' or 'tf32'")
 
 
+def is_eps(given: object) -> bool:
+    """Whether `rms_norm` can add a number to the mean of the squares: a positive one, and normal in float32."""
+    return isinstance(given, (int, float)) and given is not True and _SMALLEST_EPS <= given <= _LARGEST_EPS
+
+
+def check_eps(given: object) -> float:
+    """Return a number for which `is_eps` holds as a float."""
+    if not is_eps(given):
+        found = "missing" if given is None else f"{given!r:.60}"
+        raise ProblemError(f"eps is {found}: expected a number from {_SMALLEST_EPS} to {_LARGEST_EPS}, as 1e-6")
+    return float(given)  # type: ignore[arg-type]
+
+
 def gains_by_padding(n: int, k: int, b_dtype: str, layout: str) -> bool:
     """Return whether only the first of B's contiguous rows or columns can be aligned."""
     rows, extent = (k, n) if layout[1] == "n" else (n, k)
@@ -135,6 +149,6 @@ def contiguous_aligned(op: str, shape: tuple[int, int, int], dtype_names: tuple[
     extents = (k if layout[0] == "n" else m, n if layout[1] == "n" else k, n)
     if op == "vector_add":
         return True  # for every length, since only the last block is partial
-    if op == "softmax":
+    if op in ("softmax", "rms_norm"):
         extents = (n if layout[0] == "n" else m, n, n)
     return all(extent * dtype.ITEMSIZE[name] % 16 == 0 for extent, name in zip(extents, dtype_names, strict=True))

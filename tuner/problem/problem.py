@@ -33,7 +33,8 @@ class Problem:
         epilogue: "none", "bias", an activation, or "bias+" an activation.
         precision: "ieee", "tf32" or "tf32x3" for float32, "default" for every other dtype.
         extras: further keys as sorted (name, value) pairs: "scaling" where operands are scaled, "fast_accum" where it
-            is not the default, "b_padded" where only B's rows are aligned, "invariant", and the keys of other ops.
+            is not the default, "b_padded" where only B's rows are aligned, "invariant", and the keys of other ops, as
+            the "eps" that every problem of `rms_norm` has.
         family: every part but `m`, equal for all problems that differ only in M; made once, for lookups.
 
     A problem whose layout is `tuner.problem.generic_key.LAYOUT` has all of its key in `extras`: see `Problem.keyed`.
@@ -115,6 +116,8 @@ class Problem:
         extras |= {name: value for name, value in given if value is not None}
         extras = {name: gemm_fields.check_extra(op, name, value) for name, value in extras.items()}
         gemm_fields.check_scaling(op, extras, a_dtype)
+        if op == "rms_norm":
+            extras["eps"] = gemm_fields.check_eps(extras.get("eps"))
         scaled = "scaling" in extras
         out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
         if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):

@@ -21,7 +21,7 @@ OPTIONAL = (
     "invariant",
 )
 """Columns that are passed to the problem; an empty cell means the problem's default."""
-OTHER_OPS = ("op", "batch", "groups", "top_k", "listed")
+OTHER_OPS = ("op", "batch", "groups", "top_k", "listed", "eps")
 """Columns for ops other than matmul: the op's name, then further keys that go into `Problem.extras`."""
 REMARKS = ("group", "count", "note")
 """Columns for people, which change nothing that is measured; `count` is how often a step or a program calls it. Any
@@ -71,7 +71,8 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
             The columns are m, n, k, dtype and layout; and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, group, count and note.
+            aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, eps, group, count and
+            note.
             m and batch may be a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
         read: for a kernel with columns of its own, turns a line's cells without those for people into its problem
             (`KernelSpec.read`).
@@ -171,11 +172,7 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     for name in ("aligned", "fast_accum", "b_padded", "invariant"):
         if name in given:
             given[name] = _truth(name, given[name])
-    extras = {
-        name: _truth(name, row[name]) if name == "listed" else _size(name, row[name])
-        for name in OTHER_OPS[1:]
-        if row.get(name)
-    }
+    extras = {name: _OF_EXTRA.get(name, _size)(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
     if extras and given.get("op", "matmul") == "matmul":
         raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
     return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
@@ -212,7 +209,18 @@ def _size(name: str, cell: str) -> int:
         raise ProblemError(f"{shown} must be a whole number, got {cell!r:.60}") from None
 
 
+def _number(name: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ProblemError(f"{name} must be a number, got {cell!r:.60}") from None
+
+
 def _truth(name: str, cell: str) -> bool:
     if cell.lower() not in _TRUTH:
         raise ProblemError(f"{name} must be one of {', '.join(_TRUTH)}, got {cell!r}")
     return _TRUTH[cell.lower()]
+
+
+_OF_EXTRA: dict[str, Callable[[str, str], Any]] = {"listed": _truth, "eps": _number}
+"""What reads the cells of further keys; all others are sizes."""

@@ -15,8 +15,10 @@ from tuner.problem.batches import Batches, shown
 from tuner.problem.family import Ladder
 from tuner.problem.generic_key import Extra
 
-UNIT_SIZES = {"vector_add": ("n", "k"), "softmax": ("k",)}
+UNIT_SIZES = {"vector_add": ("n", "k"), "softmax": ("k",), "rms_norm": ("k",)}
 """Sizes that are 1 in every problem of an op, so nobody has to type them."""
+ONE_M = ("vector_add", "softmax")
+"""Ops of which a command tunes the M of a call alone; of others it tunes a range that holds it."""
 _SIZES = ("m", "n", "k")
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
 

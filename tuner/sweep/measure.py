@@ -204,8 +204,11 @@ class Measurement:
         return self._timer.capture(call, len(self._sets))
 
     def _capture_vendor(self) -> Any | None:
+        results: dict[int, Any] = {}
+
         def call(index: int) -> None:
-            self._spec.vendor(self._sets[index])
+            # Kept until this set is used again, so that no new result lands in the memory just written.
+            results[index] = self._spec.vendor(self._sets[index])
 
         try:
             call(0)

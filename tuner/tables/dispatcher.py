@@ -39,6 +39,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
 _OF_OP: dict[str, dict[str, tuple[Any, ...]]] = {
     "matmul": {"invariant": (False, True)},
     "grouped_mm": {"listed": (False, True), "invariant": (False,)},
+    "rms_norm": {"eps": (), "invariant": (False,)},
 }
 _SIZES = {
     "bmm": ("m", "n", "k", "batch"),

@@ -67,8 +67,9 @@ def _key(
     if not extras.get("invariant", True):
         del extras["invariant"]
     if aligned is None:
-        inner = {"softmax": n if layout[0] == "n" else m}.get(OP, k if layout[0] == "n" else m)
-        sizes = ((inner, a), (n if OP == "softmax" else extent, b), (n, out))
+        by_rows = OP in ("softmax", "rms_norm")
+        inner = (n if by_rows else k) if layout[0] == "n" else m
+        sizes = ((inner, a), (n if by_rows else extent, b), (n, out))
         aligned = OP == "vector_add" or all(size * BYTES[name] % 16 == 0 for size, name in sizes)
     if precision is None or precision == "default":
         precision = "ieee" if a == "float32" else "default"
@@ -87,6 +88,11 @@ def _check(given: dict[str, Any], a: str) -> None:
             raise TypeError(f"config() has no argument {name!r}: expected one of {known}")
         elif VALUES[name] and value not in VALUES[name]:
             raise ValueError(f"{name} is {value!r}: expected one of {VALUES[name]}")
+    eps = given.get("eps")
+    if OP == "rms_norm" and (
+        isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 1.2e-38 <= eps <= 3.4e38
+    ):
+        raise ValueError(f"eps is {eps!r}: expected a number from 1.2e-38 to 3.4e38, as 1e-6")
     precision, scaling, fast = given["precision"], given.get("scaling", "none"), given.get("fast_accum")
     is_fp8, is_block = a.startswith("float8"), scaling == "block"
     for wrong, said in (

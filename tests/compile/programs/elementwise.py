@@ -1,4 +1,4 @@
-"""Compile default and sampled configs of vector_add and softmax for one architecture; print a JSON list of each."""
+"""Compile default and sampled configs of ops that only move memory for one architecture; print a JSON list of each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import sys
 from tuner import Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
+from tuner.launch.plan import recorded
 from tuner.sweep import cross_target
 from tuner.sweep.binary_resources import read_resources
 
 ADD = {"op": "vector_add"}
 SOFTMAX = {"op": "softmax"}
+RMS_NORM = {"op": "rms_norm", "extras": {"eps": 1e-6}}
 PROBLEMS = [
     Problem(2**24, 1, 1, dtype="fp16", **ADD),
     Problem(10**6 + 1, 1, 1, dtype="fp32", **ADD),
@@ -23,6 +25,10 @@ PROBLEMS = [
     Problem(777, 12345, 1, dtype="fp16", **SOFTMAX),
     Problem(4, 2**20, 1, dtype="fp32", **SOFTMAX),
     Problem(1024, 512, 1, dtype="bf16", layout="tn", **SOFTMAX),
+    Problem(32, 4096, 1, dtype="bf16", **RMS_NORM),
+    Problem(8192, 128, 1, dtype="bf16", **RMS_NORM),
+    Problem(64, 32768, 1, dtype="fp32", **RMS_NORM),
+    Problem(777, 12345, 1, dtype="fp16", **RMS_NORM),
 ]
 WIDE = re.compile(r"v4\.b32|dwordx[24]|b64|b128")
 
@@ -34,7 +40,8 @@ def main(arch: str, sampled: int, step: int) -> None:
     for problem in PROBLEMS[step - 1 :: step]:
         for spec in registry.serving(problem, device):
             space = spec.space(problem, device)
-            configs = draw.sample(space.configs(), sampled)
+            every = space.configs()
+            configs = draw.sample(every, min(sampled, len(every)))
             for config in [spec.default_config(problem, device), *configs]:
                 found.append(compiled(spec, problem, config, device))
                 found[-1]["default"] = config not in configs
@@ -43,8 +50,10 @@ def main(arch: str, sampled: int, step: int) -> None:
 
 
 def compiled(spec, problem, config, device):
-    kernel = spec.compile(problem, config)
-    assembly = kernel.asm.get("ptx") or kernel.asm["amdgcn"]
+    with recorded() as seen:
+        kernel = spec.compile(problem, config)
+    *_, (_, last) = seen.launches  # of several it is the one that writes the output
+    assembly = last.asm.get("ptx") or last.asm["amdgcn"]
     stores = re.findall(r"(?:st\.global\S*|(?:global|buffer)_store_\S+)", assembly)
     return {
         "case": f"{problem} {config}",

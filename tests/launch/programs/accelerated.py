@@ -1,4 +1,4 @@
-"""Call exchanged layers over the stub: plans, weights that move, and threads that share a model."""
+"""Call exchanged layers and a norm over the stub: plans, weights that move, and threads that share a model."""
 
 from __future__ import annotations
 
@@ -9,27 +9,45 @@ import stub_matmul
 import torch
 from torch import nn
 
-from tuner.kernels.ops import matmul
+from tuner.kernels.ops import matmul, rms_norm
 from tuner.models import accelerate
 
 stub_matmul.activate()
 checked = []
-run_checked = matmul.checked_call
-matmul.checked_call = lambda *given, **named: (checked.append(1), run_checked(*given, **named))[1]
+for module in (matmul, rms_norm):
+    module.checked_call = lambda *given, _run=module.checked_call, **named: (checked.append(1), _run(*given, **named))[
+        1
+    ]
 
+
+class StepsNorm(nn.Module):
+    """An RMSNorm as transformers has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(64)), 1e-5
+
+    def forward(self, x):
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+norm = StepsNorm().half()
 plain, biased = nn.Linear(64, 96, bias=False).half(), nn.Linear(64, 96).half()
-model = nn.ModuleList([plain, biased])
+model = nn.ModuleList([plain, biased, norm])
 accelerate(model, backend="tuner")
 steps: list[dict[str, object]] = []
 
 
 def call(layer, x, *, kind):
     """Call a layer, and note what its launch is to read and write."""
-    result = layer(x)
+    result, bias = layer(x), getattr(layer, "bias", None)
     steps.append(
         {
             "kind": kind,
-            "reads": stub_matmul.pointers(x, layer.weight, *([] if layer.bias is None else [layer.bias])),
+            "reads": stub_matmul.pointers(
+                x, layer.weight, *([] if (bias := getattr(layer, "bias", None)) is None else [bias])
+            ),
             "writes": result.data_ptr(),
             "checked": len(checked),
         }
@@ -51,6 +69,17 @@ with torch.no_grad():
         kept.append(call(layer, x, kind="new weight"))
         layer.weight.data = layer.weight.data.t().contiguous().t()
         kept.append(call(layer, x, kind="transposed weight"))
+
+    for _ in range(2):
+        kept.append(call(norm, torch.randn(2, 4, 64).half(), kind="rows"))
+    norm.weight.data = torch.randn(64).half()
+    kept.append(call(norm, x, kind="other rows"))
+    kept.append(call(norm, x, kind="same rows"))
+    for norm.eps in (1e-6, 1e-5):
+        kept.append(call(norm, x, kind=f"eps {norm.eps}"))
+    with torch.enable_grad():
+        asked = norm(x)  # by its own forward, which launches nothing here
+assert asked.requires_grad
 
 lock, shared = threading.Lock(), []
 

@@ -20,7 +20,7 @@ from triton.runtime import driver
 
 import tuner
 from tuner.hardware import device
-from tuner.kernels import bmm, matmul, softmax, vector_add
+from tuner.kernels import bmm, matmul, rms_norm, softmax, vector_add
 
 compiles = stub_matmul.activate(late=sys.argv[2] == "late")
 device.current = lambda _index=None: device.KNOWN["sm_90"]
@@ -48,6 +48,10 @@ def scaled(x: torch.Tensor, y: torch.Tensor) -> None:
     scale[(8,)](x, y, 1, 1000, 2.5)
 
 
+def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return rms_norm(x, weight, 1e-6)
+
+
 def every_op() -> None:
     half = stub_matmul.half
     call(matmul, half(256, 256), half(256, 256))
@@ -61,6 +65,7 @@ def every_op() -> None:
     call(bmm, half(256, 256).view(4, 64, 256), half(512, 256).view(4, 128, 256).mT)
     call(softmax, half(2, 131_072))
     call(vector_add, half(1, 256)[0], half(1, 256)[0])
+    call(normalized, half(256, 1024), half(1, 1024)[0])
     call(scaled, torch.empty(2048), torch.empty(2048))
 
 

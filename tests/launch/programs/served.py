@@ -19,7 +19,7 @@ from triton.runtime import driver
 import tuner
 from tuner.errors import InputError
 from tuner.kernel import registry
-from tuner.kernels import bmm, grouped_mm, matmul, softmax, vector_add
+from tuner.kernels import bmm, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.kernels.ops.matmul import CALL_CACHE
 from tuner.launch import launch as launching
 from tuner.launch import step
@@ -193,6 +193,10 @@ def kinds() -> None:
         call(square, stub_matmul.half(256, 256), out=torch.empty(256, 256, dtype=torch.float16).t())
 
 
+def normalized(x: torch.Tensor, weight: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+    return rms_norm(x, weight, 1e-6, **options)
+
+
 def ops() -> None:
     """The other ops, each made, then used."""
     square = stub_matmul.half(256, 256)
@@ -206,6 +210,8 @@ def ops() -> None:
         call(stub_matmul.half(2, 131_072), op=softmax)  # rows shared by several programs: memory for their sums
         in_place = stub_matmul.half(256, 256)
         call(in_place, op=softmax, out=in_place)
+        call(square, square[0], op=normalized)
+        call(in_place, square[0], op=normalized, out=in_place)
         call(square[0], square[1], op=vector_add)
         call(square[0], square[0], op=vector_add)
         call(square[0], square[1], op=vector_add, out=torch.empty(256, dtype=torch.float16))

@@ -1,0 +1,108 @@
+"""The op `rms_norm`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable
+from typing import cast
+
+import torch
+
+from tuner.errors import InputError, ProblemError
+from tuner.kernels.base.operands import VECTOR_BYTES, is_aligned
+from tuner.kernels.ops import autocast, rows
+from tuner.kernels.ops.arguments import check_gradients, shown
+from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out, check_rows
+from tuner.kernels.ops.problem import problem_of
+from tuner.kernels.ops.rows import RowsCall
+from tuner.launch import compat
+from tuner.launch.call_cache import CallCache, is_tracing, untraced
+from tuner.problem import Problem, dtype
+from tuner.problem.gemm_fields import check_eps
+
+CALL_CACHE = CallCache()
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute x / sqrt(mean(x²) + eps) * weight of every row with a tuned Triton kernel on x's current stream.
+
+    It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
+    measured and nothing written. A row becomes NaN if it contains NaN. Of a row with an infinity, that element becomes
+    NaN and the others 0; a row whose squares exceed float32 becomes 0.
+
+    Args:
+        x: [..., N], float32, float16 or bfloat16; leading dimensions are flattened into M. It is copied where its rows
+            are not contiguous, and where torch cannot flatten it in place.
+        weight: [N], of x's dtype.
+        eps: what is added to the mean of the squares, from 1.2e-38 to 3.4e38.
+        out: [..., N] to write into, any strides without overlap; x itself too.
+
+    Returns:
+        `out`, or a new tensor [..., N].
+
+    Raises:
+        InputError: an argument is not a dense tensor; shapes, dtypes or devices do not fit; eps is no such number; or
+            an operand requires a gradient.
+        KernelError: no installed kernel serves the problem on this device.
+    """
+    options = (eps,)
+    found = CALL_CACHE.run_two(x, weight, options) if out is None else CALL_CACHE.run((x, weight), options, out)
+    if found is not None:
+        return found
+    if is_tracing():
+        return cast(torch.Tensor, untraced(rms_norm)(x, weight, eps, out=out))
+    if out is None and autocast.is_on(x) and x.is_cuda and _is_widened() and (_is_half(x) or _is_half(weight)):
+        return rms_norm(x.float(), weight.float(), eps)
+    return checked_call(x, weight, eps, out, cache=CALL_CACHE, options=options)
+
+
+@functools.cache
+def _is_widened() -> bool:
+    """Whether autocast casts the operands of torch's own to float32 on a GPU; on the CPU it leaves them alone."""
+    return bool(compat.has_kernel_for("aten::rms_norm", "AutocastCUDA"))
+
+
+def _is_half(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in autocast.HALVES
+
+
+def checked_call(
+    given: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor | None = None,
+    *,
+    cache: CallCache,
+    options: tuple[Hashable, ...],
+) -> torch.Tensor:
+    """Run a call whose arguments must be checked, and store its plan under some options; otherwise see `rms_norm`."""
+    x, scale = check_rows(given), check_input("weight", weight)
+    if scale.shape != x.shape[-1:]:
+        raise InputError(f"weight has shape {shown(scale)}: expected [{x.shape[-1]}], as long as x's rows")
+    check_alike(x, scale, "weight")
+    try:
+        eps = check_eps(eps)
+    except ProblemError as e:
+        raise InputError(str(e)) from None
+    result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, scale)
+    check_gradients(x, weight, out)
+    if x.numel() == 0:
+        return result
+    matrix, scale = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), scale.contiguous()
+    if matrix.shape[1] > 1 and matrix.stride(1) != 1:
+        matrix = matrix.contiguous()
+    call = RowsCall(cache, (given, weight), options, out)
+    return call.launch(matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps))
+
+
+def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> Problem:
+    return Problem(
+        *rows.sizes(matrix, "torch.nn.functional.rms_norm"),
+        1,
+        dtype=dtype.name_of(matrix.dtype),
+        # Columns that lie apart are written element by element, even if their address is aligned.
+        aligned=is_aligned(matrix, out) and out.stride(1) == 1 and weight.data_ptr() % VECTOR_BYTES == 0,
+        op="rms_norm",
+        extras={"eps": eps},
+    )

@@ -1,0 +1,58 @@
+"""The last steps of a checked call of an op of rows: its output as a matrix, its launch, and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+
+from tuner.errors import InputError
+from tuner.kernels.elementwise.spec import Tensors
+from tuner.kernels.ops.dispatch import flattened, launch
+from tuner.launch.call_cache import CallCache
+from tuner.lookup.lookup import resolver
+from tuner.problem import Problem
+from tuner.problem.gemm_fields import MAX_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCall:
+    """A call whose arguments were checked.
+
+    Attributes:
+        cache: where its plan is stored.
+        given, options: its operands as they were given, and its options: the key of its plan.
+        out: the output that it was given, if there is one.
+    """
+
+    cache: CallCache
+    given: tuple[torch.Tensor | None, ...]
+    options: tuple[Hashable, ...]
+    out: torch.Tensor | None
+
+    def launch(
+        self,
+        matrix: torch.Tensor,
+        weight: torch.Tensor | None,
+        result: torch.Tensor,
+        problem_of: Callable[[torch.Tensor], Problem],
+    ) -> torch.Tensor:
+        """Write the result of a matrix of rows, and store the plan; `problem_of` takes the output as a matrix."""
+        # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
+        flat = flattened(result, len(matrix))
+        problem, sources = problem_of(flat), resolver()
+        recording = launch(Tensors(matrix, weight, flat, problem, flat), problem, matrix.device)
+        if flat.data_ptr() == result.data_ptr():
+            self.cache.remember(self.given, self.options, recording, result, sources, out=self.out)
+        else:
+            result.copy_(flat.view(result.shape))
+        return result
+
+
+def sizes(matrix: torch.Tensor, remedy: str) -> tuple[int, int]:
+    """M and N of a matrix; an M beyond 32 bits takes the config of the largest that a problem may have."""
+    rows, columns = matrix.shape
+    if columns > MAX_SIZE:
+        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use {remedy}")
+    return min(rows, MAX_SIZE), columns

@@ -1,0 +1,1 @@
+"""The kernel of the op `rms_norm`."""
