@@ -51,6 +51,7 @@ def test_every_set_gets_what_it_should(problem):
         repeated += 1
         for each in sets:
             verify.poison(each)
+        torch.cuda.synchronize()  # another stream writes next
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             call(0)

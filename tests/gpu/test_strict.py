@@ -48,8 +48,7 @@ pairs = {
             0.25 * (eight.float() @ weight.t().float()) + bias[:64]),
     "softmax": (softmax(rows), rows.float().softmax(1)),
     "softmax in place": (softmax(copy := rows.clone(), out=copy), rows.float().softmax(1)),
-    "norm": (rms_norm(rows, rows[0], 1e-6),
-             torch.nn.functional.rms_norm(rows.float(), rows.shape[1:], rows[0].float(), 1e-6)),
+    "norm": (rms_norm(a, a[0], 1e-6), torch.nn.functional.rms_norm(a.float(), a.shape[1:], a[0].float(), 1e-6)),
     "sum": (vector_add(rows[0], rows[1]), rows[0].float() + rows[1].float()),
 }
 errors = {name: ((got.float() - right).abs().max() / right.abs().max()).item() for name, (got, right) in pairs.items()}
