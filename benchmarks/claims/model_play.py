@@ -1,7 +1,7 @@
 """A model's steps by torch and by `tuner.models.accelerate`: time, numbers, share of products, first step.
 
     python benchmarks/claims/model_play.py --out RESULT.json --folder DIR [--model llama-8b] [--layers 6]
-        [--parts tune,play,compiled,first] [--rehearse]
+        [--parts tune,play,compiled,first,batches] [--rehearse]
 
 The models have the layer shapes of the models named and random weights; all else is transformers', but for plain causal
 attention (no window, no soft cap). `tune` writes the model's config, then runs `tuner model`, `tuner run` and `tuner
@@ -12,9 +12,10 @@ each part. With --shipped the other parts need no `tune`, and see the tables tha
 A decode step is one token of each of `batch` sequences without a cache, so all that is not attention over the past. A
 prefill is one sequence, of which the last token alone goes through the last layer. Both ways share the weights, and
 take turns in each round in an order drawn anew; `torch_over_tuner` is the median over the rounds of torch's time over
-ours. Eager steps are timed on the host, captured ones (a CUDA graph of one step) by events. `relative_error` is the
-norm of the difference from the same model in float64 over that model's norm. --rehearse plays a tiny model under
-Triton's interpreter, to see that the script runs.
+ours. Eager steps are timed on the host, captured ones (a CUDA graph of one step) by events. `batches` are eager decode
+steps of 64 numbers of sequences that the process has not had before, after steps of 1 and of 256: the first step of
+each and the second. `relative_error` is the norm of the difference from the same model in float64 over that model's
+norm. --rehearse plays a tiny model under Triton's interpreter, to see that the script runs.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny": ("Qwen2Config", {**TINY, "vocab_size": 256}),
     "tiny-moe": ("Qwen3MoeConfig", {**TINY, **TINY_MOE, "vocab_size": 256}),
 }
-PARTS = ("tune", "play", "compiled", "first")
+PARTS = ("tune", "play", "compiled", "first", "batches")
 SAMPLE_S = 0.03
 """How long one sample of a round takes, so that the clock's own steps do not count."""
 MOST_SEQUENCES = 128
@@ -358,6 +359,29 @@ def compiled(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]
     return found
 
 
+def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The first and the second step of batches that are new to the process, by torch and exchanged, in turns."""
+    import torch
+
+    pair = dict(zip(("torch", "tuner"), models(options)[:2], strict=True))
+    most, count = (8, 4) if options.rehearse else (256, 64)
+    drawn = random.Random(0).sample(range(2, most), count)
+    took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pair}
+    with torch.inference_mode():
+        for batch in (1, most, *drawn):
+            for name in random.Random(batch).sample(list(pair), 2):
+                step = step_of(pair[name], batch, 1)
+                for found in took[name]:
+                    found.append(1e3 * host_seconds(step, 1))
+    return {
+        name: {
+            which: {"median_ms": round(statistics.median(each[2:]), 3), "most_ms": round(max(each[2:]), 3)}
+            for which, each in zip(("first", "second"), found, strict=True)
+        }
+        for name, found in took.items()
+    }
+
+
 def first(options: argparse.Namespace) -> dict[str, Any]:
     """The first step of fresh processes, of torch alone and exchanged, in turns."""
     turns = [(child(options, "first-torch"), child(options, "first-tuner")) for _ in range(options.starts)]
@@ -410,7 +434,7 @@ def run_child(options: argparse.Namespace) -> None:
     if options.child.startswith("first-"):
         keep(first_step(options, options.child.removeprefix("first-")))
     else:
-        keep({"play": play, "compiled": compiled}[options.child](options, keep))
+        keep({"play": play, "compiled": compiled, "batches": batches}[options.child](options, keep))
 
 
 def numbers(text: str) -> list[int]:
