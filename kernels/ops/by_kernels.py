@@ -15,7 +15,7 @@ from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.ops import by_torch, ready, untuned
+from tuner.kernels.ops import by_torch, compile_ahead, ready
 from tuner.kernels.ops.ready import serves
 from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
@@ -25,7 +25,7 @@ from tuner.launch.plan import Ahead, AlikeMs, Recording, launches_without_memory
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
 from tuner.lookup.decision import TUNED, Match
-from tuner.lookup.lookup import counter, drop, on_change, rows_of_family
+from tuner.lookup.lookup import counter, drop, on_change, ranges_of_family
 from tuner.problem import Problem
 
 _launched: set[tuple[Problem, str, Config]] = set()
@@ -77,12 +77,13 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
 
 def _prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
     """Make ready, while the GPU works, what other Ms of a family need: no later M waits for it."""
+    if match.rule not in (*ready.MEASURED, "default"):
+        return
+    if match.rule == "default" or made.find is None or any(made.find(launch) is None for launch, _ in made.launches):
+        compile_ahead.prepare(problem, model, index, match, made)
     if match.rule == "default":
-        untuned.prepare(problem, model, index, match.config, made)
         return
     family = (problem.family, model.slug, index)
-    if match.rule not in ready.MEASURED:
-        return
     # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
     is_first = family not in _families or (problem, model.slug, match.config) not in _launched
     if family not in _families:
@@ -96,7 +97,7 @@ def _ranges_of(
 ) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
     seen: set[Config] = set()
-    for row in rows_of_family(problem, model, match):
+    for _, row in ranges_of_family(problem, model, match):
         if made.find is None:
             with contextlib.suppress(KernelError):
                 registry.find(problem.op, row.config.kernel)
@@ -129,15 +130,13 @@ def _alike_of(problem: Problem, model: Device, config: Config) -> Sequence[Alike
 def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
     """The Ms of a range whose launches are known to be like those of this one.
 
-    Of a tuned range the index of its binaries says so; of a family that nobody tuned, what made it ready.
+    Of a tuned range the index of its binaries says so; of a family without binaries, what compiled it ahead.
     """
     if problem.is_keyed:
         return None
-    if match.rule == "default":
-        alike = untuned.alike(problem, model, match.config)
-    else:
-        shipped = binaries.shipped_binaries(problem.op, model.slug)
-        alike = None if shipped is None else shipped.alike(problem, match.config)
+    shipped = None if match.rule == "default" else binaries.shipped_binaries(problem.op, model.slug)
+    alike = None if shipped is None else shipped.alike(problem, match.config)
+    alike = alike or compile_ahead.alike(problem, model, match.config)
     if alike is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED

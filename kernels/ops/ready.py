@@ -20,7 +20,7 @@ from tuner.launch.ready import ReadyLaunches, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules
 from tuner.lookup.decision import TUNED, Match
-from tuner.lookup.lookup import counter, lookup, on_change, rows_of_family
+from tuner.lookup.lookup import counter, lookup, on_change, ranges_of_family
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 
@@ -76,7 +76,7 @@ def _held(problem: Problem, model: Device) -> ReadyLaunches | None:
 
 def _is_whole(held: ReadyLaunches, problem: Problem, model: Device, match: Match) -> bool:
     """Whether all that a server decodes by ships ready; if not, the family's first call must prepare the rest."""
-    rows = rows_of_family(problem, model, match)
+    rows = (row for _, row in ranges_of_family(problem, model, match))
     return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
 
 
@@ -85,7 +85,7 @@ def _ready_ranges(
 ) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch."""
     seen: set[Config] = set()
-    for row in rows_of_family(problem, model, match):
+    for _, row in ranges_of_family(problem, model, match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
             with contextlib.suppress(*failures(*_UNREADABLE)):
                 launches = held.launches(each, each.alike.first_m, index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import cast
 
 import torch
@@ -75,8 +75,12 @@ def checked_call(
     *,
     cache: CallCache,
     options: tuple[Hashable, ...],
+    serves_rows: Callable[[int], bool] = lambda _rows: True,
 ) -> torch.Tensor:
-    """Run a call whose arguments must be checked, and store its plan under some options; otherwise see `rms_norm`."""
+    """Run a call whose arguments must be checked, and store its plan under some options.
+
+    Of `serves_rows` see `RowsCall`, of all else `rms_norm`.
+    """
     x, scale = check_rows(given), check_input("weight", weight)
     if scale.shape != x.shape[-1:]:
         raise InputError(f"weight has shape {shown(scale)}: expected [{x.shape[-1]}], as long as x's rows")
@@ -92,7 +96,7 @@ def checked_call(
     matrix, scale = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), scale.contiguous()
     if matrix.shape[1] > 1 and matrix.stride(1) != 1:
         matrix = matrix.contiguous()
-    call = RowsCall(cache, (given, weight), options, out)
+    call = RowsCall(cache, (given, weight), options, out, serves_rows)
     return call.launch(matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps))
 
 

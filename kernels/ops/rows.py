@@ -24,12 +24,14 @@ class RowsCall:
         cache: where its plan is stored.
         given, options: its operands as they were given, and its options: the key of its plan.
         out: the output that it was given, if there is one.
+        serves_rows: whether a call of so many rows would be served by a kernel, too.
     """
 
     cache: CallCache
     given: tuple[torch.Tensor | None, ...]
     options: tuple[Hashable, ...]
     out: torch.Tensor | None
+    serves_rows: Callable[[int], bool] = lambda _rows: True
 
     def launch(
         self,
@@ -44,7 +46,8 @@ class RowsCall:
         problem, sources = problem_of(flat), resolver()
         recording = launch(Tensors(matrix, weight, flat, problem, flat), problem, matrix.device)
         if flat.data_ptr() == result.data_ptr():
-            self.cache.remember(self.given, self.options, recording, result, sources, out=self.out)
+            kept = self.given, self.options, recording, result, sources
+            self.cache.remember(*kept, out=self.out, serves_rows=self.serves_rows)
         else:
             result.copy_(flat.view(result.shape))
         return result

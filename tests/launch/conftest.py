@@ -156,8 +156,9 @@ def make_rows() -> Any:
     made = Provenance(Environment("3.7.1", "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
     def make(winners: dict[Any, Any]) -> Table:
-        versions = {config: registry.find("matmul", config.kernel).version for config in winners.values()}
-        rows = [Row(p, config, versions[config], made, 12.5, 1.25, 0.95, 1) for p, config in winners.items()]
-        return Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", tuple(rows))
+        versions = [registry.find(problem.op, config.kernel).version for problem, config in winners.items()]
+        known = zip(winners.items(), versions, strict=True)
+        rows = [Row(problem, config, version, made, 12.5, 1.25, 0.95, 1) for (problem, config), version in known]
+        return Table(rows[0].problem.op, KNOWN["sm_90"], "2026-01-31T12:00:00Z", tuple(rows))
 
     return make

@@ -1,14 +1,17 @@
-"""A family that nobody tuned: at its second range of Ms the others are made ready, and no other M up to 256 waits."""
+"""A family whose binaries do not ship: at its second range of Ms all are made ready, and no other M up to 256 waits."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from tuner.kernel.config import Config
 from tuner.lookup import misses
+from tuner.problem import Problem
 
 SHUFFLED = random.Random(0).sample(range(1, 257), 256)
 EVERY = [20, 40, *(m for m in SHUFFLED if m not in (20, 40))]
@@ -103,6 +106,47 @@ def test_a_strict_process_asks_for_what_it_calls_alone(called):
 def test_operands_that_lie_otherwise_get_the_formulas_answers_ahead_and_their_binaries_when_called(called):
     report = called("unaligned", "usual", 20, 200, 1)
     assert [call["asked"] for call in report.printed["calls"]] == [2, 2 * 11 - 3, 0]
+
+
+TILE = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_stages": 2, "num_warps": 4, "launch_pdl": False}
+
+
+@pytest.fixture(scope="module")
+def tables(make_rows, make_family, tmp_path_factory):
+    """Tables without binaries: a product's family of four ranges, the last two beyond 256, and a norm's of one."""
+    folder, kind = tmp_path_factory.mktemp("tables"), {"layout": "nt"}
+    product, norm = Problem(1, 256, 256, **kind), Problem(1, 256, 1, op="rms_norm", extras={"eps": 1e-5})
+    lasts = (16, 64, 300, 2000)
+    rows = {product.with_m(m): Config("pointer", **TILE, BLOCK_SIZE_M=16 << at) for at, m in enumerate(lasts)}
+    replace(make_rows(rows), families=(make_family(*lasts, problem=product),)).write(folder)
+    config = Config("rms_norm_whole", BLOCK_SIZE_M=1, num_warps=4, launch_pdl=True)
+    replace(make_rows({norm.with_m(512): config}), families=(make_family(512, problem=norm),)).write(folder)
+    return {"TUNER_TABLES": str(folder)}
+
+
+def test_a_tuned_family_without_binaries_compiles_all_of_them_at_its_second_range(called, tables):
+    report = called("half", "usual", 5, 7, 40, *SHUFFLED, **tables)
+    first, same, second, *others = report.printed["calls"]
+    assert "no tuned config" not in report.stderr
+    assert (first["made"], same["made"], second["made"]) == (1, 0, 2)
+    assert not any(call["made"] for call in others)
+    assert sum(call["looked"] for call in others) < 8, "a new M of a known range is launched by an earlier one's plan"
+    alone = called("half", "alone", 5, 7, 40, *SHUFFLED, **tables)
+    assert [*map(what, report.launches)] == [*map(what, alone.launches)]
+
+
+def test_a_tuned_family_compiles_for_itself_alone_where_m_does_not_vary_and_for_prompts(called, tables):
+    report = called("half", "usual", 20, 18, 20, 1000, **tables)
+    assert [call["made"] for call in report.printed["calls"]] == [1, 0, 0, 1]
+
+
+def test_a_norm_with_a_program_for_each_row_is_launched_by_an_earlier_plan(called, tables):
+    report = called("norm", "usual", 5, 40, *SHUFFLED, **tables)
+    assert [call["made"] for call in report.printed["calls"]] == [1] + [0] * 257
+    assert sum(call["looked"] for call in report.printed["calls"]) == 3, "the first two, and one row alone"
+    assert [launch.grid for launch in report.launches] == [(m, 1, 1) for m in (5, 40, *SHUFFLED)]
+    alone = called("norm", "alone", 5, 40, *SHUFFLED, **tables)
+    assert [*map(what, report.launches)] == [*map(what, alone.launches)]
 
 
 def test_threads_that_call_a_family_first_launch_what_one_does(called):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.launch.arguments import Place
+from tuner.launch.arguments import GRID, Place
 from tuner.launch.launch import Launch
 from tuner.launch.plan import LAST_M, AlikeMs, recorded
 from tuner.problem import Problem
@@ -86,7 +86,9 @@ def _facts(problem: Problem, config: Config) -> _Facts | None:
     fixed: list[Any] = []
     numbers: dict[tuple[int, Place], int] = {}
     for which, (launch, _) in enumerate(seen.launches):
-        fixed.append((launch.key, launch.grid, launch.concurrent, _fixed_arguments(launch)))
+        programs, *others = launch.grid
+        fixed.append((launch.key, others, launch.concurrent, _fixed_arguments(launch)))
+        numbers[which, GRID] = programs
         for at, argument in enumerate(launch.arguments):
             if hasattr(argument, "block_shape"):
                 numbers |= {(which, (at, axis)): extent for axis, extent in enumerate(argument.shape)}

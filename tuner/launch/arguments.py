@@ -13,6 +13,8 @@ from typing import Any
 
 Place = tuple[int, ...]
 """Where a launch is given a number: the index of an argument, and of a descriptor's argument the axis of its shape."""
+GRID: Place = (-1,)
+"""The place of a number that is how many programs are launched along the first axis."""
 Number = int | float | None
 _ENCODED = ("shape", "strides", "padding", "round_f32_to_tf32")
 """The fields of a descriptor that its encoder reads; the kernel knows the others."""

@@ -170,6 +170,10 @@ class Packer:
                 values[at] = ctypes.c_float(values[at]).value
             frame.pack(*head, *values, 0)
 
+    def set_programs(self, frame: Frame, programs: int) -> None:
+        """Write how many programs are launched along the first axis into a frame that `fill` has written."""
+        struct.pack_into("=I", frame.memory, frame.start, programs * self._clusters)
+
 
 def _arguments_offset(addresses: int) -> int:
     """Where the arguments begin in a frame with this number of addresses."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.launch import arguments as described
 from tuner.launch import compat, cuda
-from tuner.launch.arguments import Address, AddressArgument, Argument, DescriptorArgument, Place
+from tuner.launch.arguments import GRID, Address, AddressArgument, Argument, DescriptorArgument, Place
 from tuner.launch.bounded_cache import BoundedCache
 from tuner.launch.packed import STREAM_AT, Frame, Packer, packer_of
 
@@ -66,11 +66,13 @@ class RecordedLaunch:
 
     def number(self, place: Place) -> int | None:
         """The whole number at a place; None where there is none."""
-        return described.number_at(self.given, place)
+        return self.grid[0] if place == GRID else described.number_at(self.given, place)
 
     def with_number(self, places: Sequence[Place], number: int) -> RecordedLaunch:
         """The same launch with another number at some places."""
-        return replace(self, given=described.with_number(self.given, places, number))
+        grid = (number, *self.grid[1:]) if GRID in places else self.grid
+        within = [place for place in places if place != GRID]
+        return replace(self, grid=grid, given=described.with_number(self.given, within, number))
 
 
 def recorded_launch(
@@ -117,7 +119,7 @@ def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> C
 
     The number stands behind a call's addresses, where each step writes it, and arguments that are the number point
     there. So the steps of all numbers share their frames. A frame that last served another number gets the descriptors
-    that the number is part of.
+    that the number is part of, and the number of programs where it is that.
     """
     kernel, grid = recorded.kernel, recorded.grid
     packer, launch = _packer(kernel), cuda.launcher()
@@ -148,6 +150,8 @@ def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> C
                 for here, encoded in maps.items():
                     at = frame.arguments_at + packer.offsets[here]
                     frame.memory[at : at + len(encoded)] = encoded
+                if number is not None and GRID in places:
+                    packer.set_programs(frame, number)
                 computed = [(write, *value) for write, value in zip(writes, values, strict=True)]
             pack(stream, *frame.tail, *addresses, *numbers)
             for write, value, place in computed:

@@ -19,6 +19,7 @@ from tuner.lookup.decision import Match
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+from tuner.problem.family import Range
 
 
 def lookup(problem: Problem, device: Device | str | None = None) -> Match:
@@ -46,9 +47,9 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     return _resolver.answer(problem, device)
 
 
-def rows_of_family(problem: Problem, device: Device, match: Match) -> Iterator[Row]:
-    """The rows that may serve other Ms of a problem's family; `match` is what `lookup` returned for the problem."""
-    return _resolver.rows_of_family(problem, device, match)
+def ranges_of_family(problem: Problem, device: Device, match: Match) -> Iterator[tuple[Range, Row]]:
+    """The ranges of Ms of a problem's family, with rows that may serve them; `match` is what `lookup` returned."""
+    return _resolver.ranges_of_family(problem, device, match)
 
 
 def foresee(problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:

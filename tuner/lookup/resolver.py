@@ -20,6 +20,7 @@ from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.row import BAD_VALUE, Row
 from tuner.problem import Problem
 from tuner.problem.batches import Key, split
+from tuner.problem.family import Range
 
 if TYPE_CHECKING:
     from tuner.lookup.miss_counts import MissCounter
@@ -224,14 +225,14 @@ class Resolver:
         yield from self._by_source(device.slug)
         yield from self._of_relatives(device)
 
-    def rows_of_family(self, problem: Problem, device: Device, match: Match) -> Iterator[Row]:
-        """The rows that the ranges of a problem's family name, in the source that gave an answer and before it."""
+    def ranges_of_family(self, problem: Problem, device: Device, match: Match) -> Iterator[tuple[Range, Row]]:
+        """The ranges of a problem's family with their rows, in the source that gave an answer and before it."""
         key, batch = split(problem)
         for winners in self._by_source(device.slug):
             tuned = winners.families.get(key)
-            family = tuned.at(batch) if tuned else None
-            for row in () if family is None else map(family.row, range(len(family.ranges))):
-                yield from winners.rows.get(row, ())
+            if (family := tuned.at(batch) if tuned else None) is not None:
+                for place, each in enumerate(family.ranges):
+                    yield from ((each, row) for row in winners.rows.get(family.row(place), ()))
             if winners.source == match.source:
                 break  # what no lookup has read so far stays unread
 

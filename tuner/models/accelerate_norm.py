@@ -107,12 +107,22 @@ def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: N
     asked, sources = (x.shape, x.dtype, epsilon), lookup.resolver()
     if asked not in choice.by_torch and _is_served(x, weight, epsilon):
         if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
-            options = (epsilon, choice.is_auto)
-            return rms_norm.checked_call(x, weight, epsilon, cache=CALL_CACHE, options=options)
+            return _launched(x, weight, epsilon, is_auto=choice.is_auto)
         # If another thread named other tables meanwhile, the next call asks them.
         if lookup.resolver() is sources and len(choice.by_torch) < _MOST_SHAPES:
             choice.by_torch.add(asked)
     return functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def _launched(x: torch.Tensor, weight: torch.Tensor, epsilon: float, *, is_auto: bool) -> torch.Tensor:
+    """By our kernel, whose plan is stored; where torch's may serve other rows, tables are asked of each number."""
+    columns, dtype, index = x.shape[-1], x.dtype, x.device.index
+
+    def serves_rows(rows: int) -> bool:
+        return not is_auto or _is_faster(lookup.resolver(), rows, columns, dtype, epsilon, index)
+
+    options = (epsilon, is_auto)
+    return rms_norm.checked_call(x, weight, epsilon, cache=CALL_CACHE, options=options, serves_rows=serves_rows)
 
 
 def _is_served(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> bool:

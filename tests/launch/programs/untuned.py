@@ -1,4 +1,4 @@
-"""Call one family that nobody tuned at the Ms given; tells of each call what it compiled and asked the formula."""
+"""Call a family whose binaries do not ship at the Ms given; tells what each call compiled and asked the formula."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 
 import tuner
 from tuner.kernel import registry
-from tuner.kernels import bmm, matmul
-from tuner.kernels.ops import untuned
+from tuner.kernels import bmm, matmul, rms_norm
+from tuner.kernels.ops import compile_ahead
 from tuner.launch import compile_threads, cuda
 from tuner.launch import launch as launching
 from tuner.lookup import match_rules
@@ -28,6 +28,7 @@ ruled: list[Any] = []
 formula = registry.default_config
 weight = stub_matmul.half(256, 256).t()
 eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
+norm_weight = torch.empty(256, dtype=torch.float16)
 keep: list[torch.Tensor] = []
 
 
@@ -43,6 +44,8 @@ def broken(*_: Any) -> Any:
 def call(m: int) -> None:
     if kind == "bmm":
         keep.append(bmm(torch.empty(2, m, 256, dtype=torch.float16), weight.expand(2, 256, 256)))
+    elif kind == "norm":
+        keep.append(rms_norm(stub_matmul.half(m, 256), norm_weight, 1e-5))
     elif kind == "scaled":
         scales = {"scale_a": torch.empty(m, 1), "scale_b": torch.empty(1, 256)}
         keep.append(matmul(torch.empty(m, 256, dtype=torch.float8_e4m3fn), eights, **scales))
@@ -79,7 +82,7 @@ match_rules.can_run = can_run
 registry.default_config = ask
 launching.run = counted(launching.run)
 if how == "alone":
-    untuned.prepare = lambda *_: None
+    compile_ahead.prepare = lambda *_: None
 elif how == "broken":
     compile_threads.compile_launches = broken
 elif how == "misses":

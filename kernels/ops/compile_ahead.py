@@ -1,4 +1,7 @@
-"""Makes ready what a family that nobody tuned launches at any small M, once a process has called two of its ranges."""
+"""Compiles what a family without binaries launches at other small Ms, once a process has called two of its ranges.
+
+Its configs are the formula's, or those of tables that have none: the tables in triton-tuner's own wheel are such.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from tuner.launch.launch import Launch
 from tuner.launch.plan import AlikeMs, Recording, recorded
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import foresee, on_change
+from tuner.lookup.lookup import foresee, on_change, ranges_of_family
 from tuner.lookup.match_rules import can_run, default_range
 from tuner.problem import Problem
 from tuner.problem.family import ms_of_each_kind
 
 MOST_M = 256
 """Ms beyond it, those of a prompt, vary too much for all of their ranges to be compiled."""
-_called: dict[Hashable, tuple[int, int]] = {}
-"""By families and devices' indices, the range of the M that was called first."""
+_called: dict[Hashable, tuple[tuple[int, int], Config | None]] = {}
+"""By families and devices' indices, the formula's range of the M that was called first, and its config if tuned."""
 _prepared: set[Hashable] = set()
 _alike: dict[Hashable, list[AlikeMs]] = {}
 """By families, devices and configs, the Ms that are launched alike."""
@@ -33,48 +36,62 @@ for _kept in (_called, _prepared, _alike):
     on_change(_kept.clear)
 
 
-def prepare(problem: Problem, model: Device, index: int | None, config: Config, made: Recording) -> None:
-    """Ask the formula for all Ms of a family up to `MOST_M` and compile what they launch, once M has varied.
+def prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
+    """Compile what a family launches at all Ms up to `MOST_M`, once M has varied.
 
-    It has at the first call of an M up to `MOST_M` whose default range is not that of the family's first call. A
-    process that calls one M alone never waits for others.
+    It has at the first call of such an M that has another config than the family's first call, or lies in another of
+    the formula's ranges. A process that calls one M alone never waits for others.
 
     Args:
-        problem, config: what was launched, by the formula's config.
+        problem, match: what was launched, and the lookup's answer for it.
         model, index: the device, and its index.
         made: the launches.
     """
     if problem.is_keyed or model.is_interpreter or strict.is_on():
         return
-    family, ms = (problem.family, model.slug, index), default_range(problem.m)
-    if _called.setdefault(family, ms) == ms or problem.m > MOST_M or family in _prepared:
+    is_tuned = match.rule != "default"
+    family = (problem.family, model.slug, index, is_tuned)
+    called = default_range(problem.m), match.config if is_tuned else None
+    if _called.setdefault(family, called) == called or problem.m > MOST_M or family in _prepared:
         return
     _prepared.add(family)
-    answers = foresee(problem, model, MOST_M)
-    alike = [launch.key for launch, _ in _compiled_for(problem, config, made.find)]
+    answers = _tuned(problem, model, match) if is_tuned else _foreseen(problem, model)
+    alike = [launch.key for launch, _ in _compiled_for(problem, match.config, made.find)]
     if alike == [launch.key for launch, _ in made.launches]:
         compile_threads.load(_missing(problem, model, answers, made.find), index)
     list(answers)  # operands that lie in another way than a problem says have other binaries, but the same configs
 
 
+def _foreseen(problem: Problem, model: Device) -> Iterator[tuple[range, Config]]:
+    """The formula's ranges and configs, for which it is asked as they are needed."""
+    return ((ms, match.config) for ms, match in foresee(problem, model, MOST_M))
+
+
+def _tuned(problem: Problem, model: Device, match: Match) -> Iterator[tuple[range, Config]]:
+    """The ranges and configs of tables."""
+    for each, row in ranges_of_family(problem, model, match):
+        if each.first_m <= MOST_M:
+            yield range(each.first_m, min(each.last_m, MOST_M) + 1), row.config
+
+
 def alike(problem: Problem, model: Device, config: Config) -> AlikeMs | None:
-    """The Ms around a problem's for which the formula's config is launched alike, where a family was prepared."""
+    """The Ms around a problem's for which a config is launched alike, where a family was prepared."""
     known = _alike.get((problem.family, model.slug, config), ())
     return next((each for each in known if each.first_m <= problem.m <= each.last_m), None)
 
 
 def _missing(
-    problem: Problem, model: Device, answers: Iterable[tuple[range, Match]], find: Callable[[Launch], Any] | None
+    problem: Problem, model: Device, answers: Iterable[tuple[range, Config]], find: Callable[[Launch], Any] | None
 ) -> Iterator[Launch]:
     """One launch for each binary that a family's Ms need and that does not ship; those that ship are loaded."""
     seen: set[tuple[Any, str]] = set()
-    for ms, match in answers:
+    for ms, config in answers:
         with contextlib.suppress(KernelError, NotImplementedError, *failures()):
-            found = alike_ms(problem, match.config, ms[0], ms[-1])
-            _alike.setdefault((problem.family, model.slug, match.config), []).extend(found)
+            found = alike_ms(problem, config, ms[0], ms[-1])
+            _alike.setdefault((problem.family, model.slug, config), []).extend(found)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
-            if can_run(match.config, each, model):
-                for launch, shipped in _compiled_for(each, match.config, find):
+            if can_run(config, each, model):
+                for launch, shipped in _compiled_for(each, config, find):
                     if shipped is None and (launch.function, launch.key) not in seen:
                         seen.add((launch.function, launch.key))
                         yield launch
