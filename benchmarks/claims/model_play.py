@@ -375,7 +375,12 @@ def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]
                     found.append(1e3 * host_seconds(step, 1))
     return {
         name: {
-            which: {"median_ms": round(statistics.median(each[2:]), 3), "most_ms": round(max(each[2:]), 3)}
+            which: {
+                "median_ms": round(statistics.median(each[2:]), 3),
+                "most_ms": round(max(each[2:]), 3),
+                "over_100_ms": sum(ms > 100 for ms in each[2:]),
+                "total_s": round(sum(each[2:]) / 1e3, 3),
+            }
             for which, each in zip(("first", "second"), found, strict=True)
         }
         for name, found in took.items()
