@@ -5,8 +5,8 @@
 
 Transformers computes an RMSNorm in eight steps, each a kernel. A decode step of the models of claims/model_play.py, by
 the tables that come with triton-tuner: torch's time over that of the model with exchanged linear layers; with norms by
-torch's fused kernel too, as `accelerate` exchanges them; and with norms by a Triton kernel of one row a program, which
-lets the next kernel start at once. Norms by torch's fused kernel are timed alone as well.
+torch's fused kernel too; and with norms by a Triton kernel of one row a program, which lets the next kernel start at
+once. Norms by torch's fused kernel are timed alone as well.
 """
 
 from __future__ import annotations
@@ -51,11 +51,15 @@ def by_kernel(norm: Any, x: Any, overlaps: bool) -> Any:
     return out
 
 
-def with_norms(model: Any, *, overlaps: bool) -> Any:
-    """The model with every RMSNorm by the kernel here."""
+def by_torch(norm: Any, x: Any) -> Any:
+    return torch.nn.functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def with_norms(model: Any, by: Any) -> Any:
+    """The model with every RMSNorm by a function."""
     for layer in model.modules():
         if type(layer).__name__.endswith("RMSNorm"):
-            layer.forward = functools.partial(by_kernel, layer, overlaps=overlaps)
+            layer.forward = functools.partial(by, layer)
     return model
 
 
@@ -70,16 +74,20 @@ def main() -> None:
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
     options.model = options.model or ("tiny" if options.rehearse else "llama-8b")
+    if options.rehearse:
+        options.layers, options.batches, options.prefills, options.rounds = 1, [1], [], 2
     from tuner.models import accelerate
 
     plain = model_play.plain_model(options)
     copies = [model_play.shared_copy(plain) for _ in range(5)]
+    alone, overlapping = (functools.partial(by_kernel, overlaps=each) for each in (False, not options.rehearse))
+    with_norms(copies[4], by_torch)
     said = {
         "linear layers": str(accelerate(copies[0], only=LINEARS)),
-        "norms by torch too": str(accelerate(copies[1])),
-        "norms by Triton too": str(accelerate(with_norms(copies[2], overlaps=False))),
-        "the same, overlapping": str(accelerate(with_norms(copies[3], overlaps=not options.rehearse))),
-        "norms by torch alone": str(accelerate(copies[4], only="*norm*")),
+        "norms by torch too": str(accelerate(with_norms(copies[1], by_torch))),
+        "norms by Triton too": str(accelerate(with_norms(copies[2], alone))),
+        "the same, overlapping": str(accelerate(with_norms(copies[3], overlapping))),
+        "norms by torch alone": "nothing",
     }
     variants = dict(zip(said, copies, strict=True))
     found: dict[str, dict[str, Any]] = {"eager": {}, "captured": {}}

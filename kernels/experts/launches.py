@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -94,8 +95,7 @@ def program(
 
 
 def _memory(shape: tuple[int, ...], kind: torch.dtype, device: torch.device) -> torch.Tensor:
-    count = functools.reduce(int.__mul__, shape)
-    return scratch(count * kind.itemsize, device).view(kind).view(shape)
+    return scratch(math.prod(shape) * kind.itemsize, device).view(kind).view(shape)
 
 
 @functools.lru_cache(maxsize=4096)
