@@ -17,8 +17,8 @@ from tuner.errors import DeviceError, KernelError, ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
+from tuner.lookup import device_names, match_rules, misses, resolver, table
 from tuner.lookup import lookup as lookups
-from tuner.lookup import match_rules, misses, resolver, table
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
 from tuner.lookup.row import Provenance
@@ -54,6 +54,15 @@ def test_a_tuned_problem_gets_its_own_config(tuned, make_row, caplog):
     match = tuner.lookup(PROBLEM, H200)
     assert (match.kernel, match.config["BLOCK_SIZE_M"], match.rule, match.grade) == ("toy", 64, "exact", "exact")
     assert caplog.records == []
+
+
+def test_a_device_is_found_by_its_name_once(tuned, make_row, monkeypatch):
+    tuned(make_row(64))
+    tuner.lookup(PROBLEM, H200.slug)
+    asked = []
+    monkeypatch.setattr(device_names, "named", lambda *given: asked.append(given))
+    assert [tuner.lookup(at(m), H200.slug).rule for m in (64, 65)] == ["exact", "default"]
+    assert asked == []
 
 
 def test_the_answer_is_kept(tuned, make_row):

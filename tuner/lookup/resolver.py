@@ -70,6 +70,7 @@ class Resolver:
         self.missed: dict[tuple[str, Problem], Missed] = {}
         self._reported: set[Hashable] = set()
         self._here: Device | None = None
+        self._by_name: dict[str, Device] = {}
         self._sources: list[Source] | None = None
         self._winners: dict[tuple[str, int], DeviceWinners] = {}
         self._relatives: dict[tuple[str, int], list[DeviceWinners]] = {}
@@ -247,9 +248,11 @@ class Resolver:
             return self._here or self.here()
         if isinstance(given, Device):
             return given
-        from tuner.lookup import device_names
+        if (known := self._by_name.get(given)) is None:
+            from tuner.lookup import device_names
 
-        return device_names.named(given, self.sources())
+            known = self._by_name[given] = device_names.named(given, self.sources())
+        return known
 
     def here(self) -> Device:
         """This process's device."""
