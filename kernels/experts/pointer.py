@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -32,13 +33,17 @@ _ROUTED = 1024
 
 def program(operands: ExpertsOperands, config: Config) -> tuple[Launch, ...]:
     """The launches of a config."""
-    return launches.program(operands, config, (_gate_up, _down), _ROUTED, _vectors(operands)[1])
+    vectors = _vectors(operands)
+    products = functools.partial(_gate_up, vectors=vectors), functools.partial(_down, vectors=vectors)
+    return launches.program(operands, config, products, _ROUTED, vectors[1])
 
 
-def _gate_up(operands: ExpertsOperands, between: Between, shared: dict[str, Any], config: Config) -> Launch:
+def _gate_up(
+    operands: ExpertsOperands, between: Between, shared: dict[str, Any], config: Config, *, vectors: tuple[int, int]
+) -> Launch:
     a, b, activation = operands.a, operands.b, operands.problem.activation
     (m, k), n = a.shape, operands.down.shape[2]
-    half, (vector_n, vector_k) = shared["BLOCK_SIZE_N"] // 2, _vectors(operands)
+    half, (vector_n, vector_k) = shared["BLOCK_SIZE_N"] // 2, vectors
     sizes = (m, n, k, len(b), a.stride(0), b.stride(0), b.stride(1), launches.group_of(config))
     constants = {**shared, **_lengths(operands, vector_n, vector_k, k, shared), "ACTIVATION": activation}
     grid = (launches.tiles_of(operands, config, n, half),)
@@ -46,9 +51,11 @@ def _gate_up(operands: ExpertsOperands, between: Between, shared: dict[str, Any]
     return Launch(experts_kernel.gate_up_kernel, grid, arguments, constants, compiler_options(config))
 
 
-def _down(operands: ExpertsOperands, between: Between, shared: dict[str, Any], config: Config) -> Launch:
+def _down(
+    operands: ExpertsOperands, between: Between, shared: dict[str, Any], config: Config, *, vectors: tuple[int, int]
+) -> Launch:
     down, (m, k), n = operands.down, operands.a.shape, operands.down.shape[2]
-    vector_n, vector_k = _vectors(operands)
+    vector_n, vector_k = vectors
     sizes = (m, k, n, len(down), down.stride(0), down.stride(1), launches.group_of(config))
     constants = {**shared, **_lengths(operands, vector_k, vector_n, n, shared)}
     grid = (launches.tiles_of(operands, config, k, shared["BLOCK_SIZE_N"]),)

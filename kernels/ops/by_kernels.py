@@ -79,8 +79,7 @@ def _prepare(problem: Problem, model: Device, index: int | None, match: Match, m
     """Make ready, while the GPU works, what other Ms of a family need: no later M waits for it."""
     if match.rule not in (*ready.MEASURED, "default"):
         return
-    if match.rule == "default" or made.find is None or any(made.find(launch) is None for launch, _ in made.launches):
-        compile_ahead.prepare(problem, model, index, match, made)
+    compile_ahead.prepare(problem, model, index, match, made)
     if match.rule == "default":
         return
     family = (problem.family, model.slug, index)

@@ -55,9 +55,11 @@ def prepare(problem: Problem, model: Device, index: int | None, match: Match, ma
     if _called.setdefault(family, called) == called or problem.m > MOST_M or family in _prepared:
         return
     _prepared.add(family)
+    described = _compiled_for(problem, match.config, made.find)
+    if is_tuned and all(shipped is not None for _, shipped in described):
+        return  # its ranges' binaries ship too
     answers = _tuned(problem, model, match) if is_tuned else _foreseen(problem, model)
-    alike = [launch.key for launch, _ in _compiled_for(problem, match.config, made.find)]
-    if alike == [launch.key for launch, _ in made.launches]:
+    if [launch.key for launch, _ in described] == [launch.key for launch, _ in made.launches]:
         compile_threads.load(_missing(problem, model, answers, made.find), index)
     list(answers)  # operands that lie in another way than a problem says have other binaries, but the same configs
 

@@ -21,7 +21,7 @@ EVERY = [20, 40, *(m for m in SHUFFLED if m not in (20, 40))]
 @pytest.fixture(scope="module")
 def called(stub):
     """A kind of call, how it is run, and the Ms."""
-    return lambda kind, how, *ms, **changed: stub.run("untuned.py", kind, how, json.dumps(ms), **changed)
+    return lambda kind, how, *ms, **changed: stub.run("compile_ahead.py", kind, how, json.dumps(ms), **changed)
 
 
 def what(launch):
