@@ -61,11 +61,12 @@ def supports(problem: Problem, device: Device) -> str | None:
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
     return SearchSpace(
-        NAME, problem, device, _axes(device), RULES, expand=_expand, options=_OPTIONS, refine=refinements.of_rows
+        NAME, problem, device, axes(device), RULES, expand=_expand, options=_OPTIONS, refine=refinements.of_rows
     )
 
 
-def _axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values on a device, except that `_expand` finds SPLIT_K."""
     if device.is_interpreter:
         return {"BLOCK_SIZE_N": (32,), "BLOCK_SIZE_K": (64,), "SPLIT_K": (1, 2), "num_warps": (4,)}
     return {
@@ -184,14 +185,9 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None:
     return splitting.workspace.rejects(view, problem, device)
 
 
-RULES = (
-    tile_rules.parameters(lambda _, device: _axes(device), _OPTIONS, ("num_stages",)),
-    _workspace,
-    _registers,
-    _coalesced,
-    _splits,
-    _beyond,
-)
+OF_TILE = (_registers, _coalesced, _splits, _beyond)
+"""The rules of a tile and of the programs that it makes."""
+RULES = (tile_rules.parameters(lambda _, device: axes(device), _OPTIONS, ("num_stages",)), _workspace, *OF_TILE)
 
 
 SPEC = gemm_spec(

@@ -1,0 +1,85 @@
+"""The `gated_pointer` kernel: one tile of gate and up per program, from operands loaded through pointers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base import blocks, epilogue
+from tuner.kernels.base.program import spec_of
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.tile import Loop
+from tuner.kernels.gated import jit as gated_kernel
+from tuner.kernels.gated import launches
+from tuner.kernels.gated.operands import GATED_LINEAR, GatedOperands, product
+from tuner.kernels.gated.space import (
+    MOST_SWAPPED_ROWS,
+    POINTER,
+    as_computed,
+    pointer,
+    pointer_shared_bytes,
+    supports,
+)
+from tuner.kernels.gemm.pointer import default as pointer_default
+from tuner.kernels.gemm.spec import simplicity
+from tuner.kernels.space import tile_resources
+from tuner.launch.launch import Launch
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: GatedOperands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    view = launches.view_of(operands)
+    grid, group, constants, options = _parts(view, config)
+    arguments = (*launches.arguments_of(operands, view), group)
+    return (Launch(gated_kernel.gated_kernel, grid, arguments, constants, options),)
+
+
+def _own(_view: launches.View, config: Config) -> dict[str, Any]:
+    return {"SWAP_AB": bool(config.get("SWAP_AB", False))}
+
+
+_parts = launches.parts_of(gated_kernel.gated_kernel, _own)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """The cost model's estimate of both products as one."""
+    inner, computed = as_computed(config, problem)
+    return cost.terms(inner, computed, device, Loop(by_tma=False, exchanged=inner is not config)).us
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """For few rows on wgmma or tcgen05 the least estimate of exchanged operands, else the `pointer` kernel's default."""
+    tried, both = pointer(problem, device), product(problem)
+    is_few = problem.m <= MOST_SWAPPED_ROWS and tile_resources.reads_shared(64, 64, 4, both, device)
+    if is_few and not device.is_interpreter:
+        swapped = tried.narrowed(SWAP_AB=(True,)).best(lambda config: estimate_us(config, problem, device))
+        if swapped is not None:
+            return swapped
+    single = pointer_default.default_config(both, device)
+    wide = max(32, single.integer("BLOCK_SIZE_N"))
+    config = tried.canonicalize(Config(POINTER, **{**dict(single), "SWAP_AB": False, "BLOCK_SIZE_N": wide}))
+    return (
+        config
+        if tried.rejection(config) is None
+        else tried.best(lambda one: estimate_us(one, problem, device)) or config
+    )
+
+
+SPEC = spec_of(
+    GATED_LINEAR,
+    POINTER,
+    VERSION,
+    program,
+    supports=supports,
+    space=pointer,
+    default_config=default_config,
+    shared_bytes=pointer_shared_bytes,
+    estimate_us=estimate_us,
+    sources=(gated_kernel, launches, program, _own, blocks, epilogue),
+    simplicity=simplicity,
+    runtime_parameters=("GROUP_SIZE_M",),
+)
