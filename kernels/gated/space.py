@@ -14,7 +14,7 @@ from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv as product_gemv
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import MAX_SIZE
 
 POINTER, GEMV = "gated_pointer", "gated_gemv"
@@ -93,19 +93,15 @@ def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config
 def pointer_shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block of `gated_pointer` in bytes: an upper bound.
 
-    Besides `tile_resources.shared_bytes`: the output is turned through shared memory into rows; on Blackwell each sum
-    has barriers of its own; and for tf32x3 on wgmma and tcgen05, A has a stage less and B's lower bits a tile of their
-    own. Source: tests/compile/test_gated.py.
+    Besides `tile_resources.shared_bytes`: the output is turned through shared memory into rows, and on Blackwell each
+    sum has barriers of its own. Source: tests/compile/test_gated.py.
     """
     inner, both = as_computed(config, problem)
-    block_m, block_n, block_k = tile_resources.tile(inner)
+    block_m, block_n, _ = tile_resources.tile(inner)
     taken = tile_resources.shared_bytes(inner, both, device)
-    is_asynchronous = tile_resources.asynchronous(inner, both, device)
-    if device.features.tcgen05 and is_asynchronous:
+    if device.features.tcgen05 and tile_resources.asynchronous(inner, both, device):
         taken += 16
-    if problem.precision == "tf32x3" and is_asynchronous:
-        taken += max(0, block_n - block_m) * block_k * 4
-    return max(taken, block_m * block_n * 4)
+    return max(taken, block_m * block_n // 2 * dtype.ITEMSIZE[problem.out_dtype])
 
 
 @rule(
