@@ -137,10 +137,8 @@ def multiply(extents, buffers, barriers, out_desc, out_buffers, WARPGROUP: gl.co
             ups = halves(up, layout_of(PART, dtype, 1))
         for part in gl.static_range(PARTS):
             values = (activate(gates[part], ACTIVATION) * ups[part]).to(out_desc.dtype)
-            if SWAP_AB:
-                at = (start_n + FIRST, start_m + part * PART)
-            else:
-                at = (start_m + FIRST, start_n + part * PART)
+            row = (start_n if SWAP_AB else start_m) + FIRST
+            at = (row, (start_m if SWAP_AB else start_n) + part * PART)
             buffer = out_buffers.index(WARPGROUP * TURNS + part % TURNS)
             store_block(out_desc, buffer, values, at, extents, (None, None), TURNS - 1, SWAP_AB)
     tma.store_wait(0)

@@ -20,6 +20,8 @@ from tuner.problem.gemm_fields import MAX_SIZE
 POINTER, GEMV = "gated_pointer", "gated_gemv"
 DTYPES = ("float32", "float16", "bfloat16")
 MOST_SWAPPED_ROWS = 256
+MOST_ROWS = 2
+"""The most rows of `gated_gemv`: of 4 it took 1.09 times as long as `gated_pointer` (an H100)."""
 _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 
 
@@ -142,8 +144,7 @@ def supports_gemv(problem: Problem, device: Device) -> str | None:
     """Why `gated_gemv` cannot serve a problem on a device, or None."""
     if reason := supports(problem, device):
         return reason
-    most = product_gemv.MOST_ROWS
-    return None if problem.m <= most else f"M is {problem.m}: it takes {most} rows at most"
+    return None if problem.m <= MOST_ROWS else f"M is {problem.m}: it takes {MOST_ROWS} rows at most"
 
 
 def gemv(problem: Problem, device: Device) -> SearchSpace:

@@ -90,9 +90,9 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     def rank(config: Config) -> tuple[float, ...]:
         length = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
-        held = _held(config, problem, device) / tile_resources.next_power_of_two(problem.m)
+        each = held(config, problem, device) / tile_resources.next_power_of_two(problem.m)
         few = max(0, 4 * device.sm_count - _programs(config, problem))
-        return abs(held - values), few, abs(length - longest), config.integer("SPLIT_K")
+        return abs(each - values), few, abs(length - longest), config.integer("SPLIT_K")
 
     tried = space(problem, device)
     if not calibration.applies_to_streams(problem, device):
@@ -121,7 +121,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
         yield from (config.replace(SPLIT_K=splits) for splits in _SPLITS)
 
 
-def _held(config: Config, problem: Problem, device: Device) -> float:
+def held(config: Config, problem: Problem, device: Device) -> float:
     """32-bit sums that a thread holds."""
     rows = tile_resources.next_power_of_two(problem.m)
     tile = rows * config.integer("BLOCK_SIZE_N") * config.integer("BLOCK_SIZE_K")
@@ -138,11 +138,11 @@ def _programs(config: Config, problem: Problem) -> int:
     reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
 )
 def _registers(config: Config, problem: Problem, device: Device) -> str | None:
-    held = _held(config, problem, device)
-    a_row = held / tile_resources.next_power_of_two(problem.m)
-    if device.is_interpreter or (a_row >= 8 and held <= 64):
+    sums = held(config, problem, device)
+    a_row = sums / tile_resources.next_power_of_two(problem.m)
+    if device.is_interpreter or (a_row >= 8 and sums <= 64):
         return None
-    return f"a thread would hold {held:g} sums: 8 a row are one load of 16 bytes, 64 fit"
+    return f"a thread would hold {sums:g} sums: 8 a row are one load of 16 bytes, 64 fit"
 
 
 @rule("coalesced", "CUDA C++ Best Practices Guide, coalesced access", reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K"))
