@@ -52,7 +52,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """For few rows on wgmma or tcgen05 the least estimate of exchanged operands, else the `pointer` kernel's default."""
+    """For few rows on wgmma or tcgen05 the least estimate with SWAP_AB, else the default of the kernel `pointer`."""
     tried, both = pointer(problem, device), product(problem)
     is_few = problem.m <= MOST_SWAPPED_ROWS and tile_resources.reads_shared(64, 64, 4, both, device)
     if is_few and not device.is_interpreter:
