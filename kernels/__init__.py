@@ -1,4 +1,4 @@
-"""The ops `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `vector_add`, `softmax` and `rms_norm`, and their kernels.
+"""The ops, and their kernels: `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `gated_linear` and three of memory.
 
 Each op's module is imported when the op is first accessed, so a program that only multiplies matrices does not import
 softmax.
@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["bmm", "fused_experts", "grouped_mm", "matmul", "pad_weight", "rms_norm", "softmax", "vector_add"]
+__all__ = [
+    "bmm",
+    "fused_experts",
+    "gated_linear",
+    "grouped_mm",
+    "matmul",
+    "pad_weight",
+    "rms_norm",
+    "softmax",
+    "vector_add",
+]
 
 if TYPE_CHECKING:
     from tuner.kernels.ops.bmm import bmm
     from tuner.kernels.ops.fused_experts import fused_experts
+    from tuner.kernels.ops.gated_linear import gated_linear
     from tuner.kernels.ops.grouped_mm import grouped_mm
     from tuner.kernels.ops.matmul import matmul
     from tuner.kernels.ops.pad_weight import pad_weight

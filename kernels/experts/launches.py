@@ -15,7 +15,7 @@ from tuner.kernels.base.program import Operation
 from tuner.kernels.base.workspace import scratch
 from tuner.kernels.experts import jit as experts_kernel
 from tuner.kernels.experts import operands as experts_operands
-from tuner.kernels.experts.operands import ExpertsOperands, top_k_of
+from tuner.kernels.experts.operands import ExpertsOperands
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import TILE, Launch, compiler_options
 
@@ -26,7 +26,6 @@ FUSED_EXPERTS = Operation(
     experts_operands.reference,
     experts_operands.launch_interpreted,
     experts_operands.tolerance,
-    flops=lambda problem: 6 * problem.m * top_k_of(problem) * problem.n * problem.k,
     bytes_moved=experts_operands.bytes_moved,
 )
 _COMBINED = 1024

@@ -12,7 +12,8 @@ from tuner.kernels.base.program import spec_of
 from tuner.kernels.cost.terms import LAUNCH_US
 from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.gated import gemv_jit, launches
-from tuner.kernels.gated.operands import GATED_LINEAR, GatedOperands, product
+from tuner.kernels.gated.launches import GATED_LINEAR
+from tuner.kernels.gated.operands import GatedOperands, product
 from tuner.kernels.gated.space import GEMV, gemv, supports_gemv
 from tuner.kernels.gemm.small_m import gemv as product_gemv
 from tuner.kernels.gemm.spec import simplicity

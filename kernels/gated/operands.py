@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -14,7 +15,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted, numerics
 from tuner.kernels.base.activations import activated
 from tuner.kernels.base.operands import Values, Written, guarded, shift_of
-from tuner.kernels.base.program import Operation
+from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype
 
 _RARE = 1e6
@@ -79,10 +80,18 @@ def reference(operands: GatedOperands) -> torch.Tensor:
 
 
 def vendor(operands: GatedOperands) -> None:
-    """Write the result of torch's library: two products, the activation, and the product of both."""
-    gate = torch.mm(operands.a, operands.b.t())
-    up = torch.mm(operands.a, operands.up.t())
-    torch.mul(activated(gate, operands.problem.activation), up, out=operands.out)
+    """Write the result of torch's library: two products, the activation, and the product of both.
+
+    Raises:
+        NotImplementedError: torch has no tf32x3.
+    """
+    problem = operands.problem
+    if problem.precision == "tf32x3":
+        raise NotImplementedError("torch has no tf32x3")
+    with torch_precision_set(problem.precision) if problem.a_dtype == "float32" else contextlib.nullcontext():
+        gate = torch.mm(operands.a, operands.b.t())
+        up = torch.mm(operands.a, operands.up.t())
+    torch.mul(activated(gate, problem.activation), up, out=operands.out)
 
 
 def launch_interpreted(operands: GatedOperands, config: Config, run: Callable[[GatedOperands, Config], None]) -> None:
@@ -112,15 +121,3 @@ def bytes_moved(problem: Problem) -> int:
     """The bytes when x and both weights are read and the output is written once."""
     m, n, k = problem.shape
     return (m * k + 2 * n * k + m * n) * dtype.ITEMSIZE[problem.a_dtype]
-
-
-GATED_LINEAR = Operation(
-    "gated_linear",
-    make_operands,
-    vendor,
-    reference,
-    launch_interpreted,
-    tolerance,
-    flops=lambda problem: 4 * problem.m * problem.n * problem.k,
-    bytes_moved=bytes_moved,
-)

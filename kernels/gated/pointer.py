@@ -7,13 +7,15 @@ from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 from tuner.kernels.base import blocks, epilogue
 from tuner.kernels.base.program import spec_of
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gated import jit as gated_kernel
 from tuner.kernels.gated import launches
-from tuner.kernels.gated.operands import GATED_LINEAR, GatedOperands, product
+from tuner.kernels.gated.launches import GATED_LINEAR
+from tuner.kernels.gated.operands import GatedOperands, product
 from tuner.kernels.gated.space import (
     MOST_SWAPPED_ROWS,
     POINTER,
@@ -33,6 +35,8 @@ _FEW_ROWS = 64
 """Rows up to which its default is faster than that of `gated_warp_specialized`."""
 _SAME, _LENGTH, _NARROWEST = 0.05, 128, 32
 """Estimates that differ by less, in log time, are equal: on recorded landscapes of an H100 longer rows win then."""
+_CLEARLY = 1.1
+"""By how much one estimate must exceed another to say more than the cost model's error."""
 
 
 def program(operands: GatedOperands, config: Config) -> tuple[Launch]:
@@ -57,27 +61,37 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The least estimate of exchanged operands for few rows on wgmma or tcgen05, else the `pointer` kernel's default.
+    """For few rows on wgmma or tcgen05 the least estimate, else the default of the kernel `pointer`."""
+    tried, both = pointer(problem, device), product(problem)
+    if problem.m <= MOST_SWAPPED_ROWS and tile_resources.reads_shared(64, 64, 4, both, device):
+        return _of_few_rows(tried) or tried.smallest()
+    single = pointer_default.default_config(both, device)
+    wide = max(_NARROWEST, single.integer("BLOCK_SIZE_N"))
+    found = tried.canonicalize(Config(POINTER, **{**dict(single), "SWAP_AB": False, "BLOCK_SIZE_N": wide}))
+    if tried.rejection(found) is None:
+        return found
+    return tried.best(lambda config: estimate_us(config, problem, device)) or tried.smallest()
+
+
+def _of_few_rows(tried: SearchSpace) -> Config | None:
+    """The least estimate with SWAP_AB, unless one without it is clearly less: unaligned weights are read slower so.
 
     Ties go to rows of 256 bytes of 16-bit operands and deep pipelines.
     """
 
-    def estimated(config: Config) -> int:
-        return round(math.log(estimate_us(config, problem, device)) / _SAME)
+    def us(config: Config) -> float:
+        return estimate_us(config, tried.problem, tried.device)
 
     def ties(config: Config) -> tuple[float, ...]:
         return abs(math.log2(config.integer("BLOCK_SIZE_K") / _LENGTH)), -config.integer("num_stages")
 
-    tried, both = pointer(problem, device), product(problem)
-    single = pointer_default.default_config(both, device)
-    if problem.m <= MOST_SWAPPED_ROWS and tile_resources.reads_shared(64, 64, 4, both, device):
-        found = tried.narrowed(SWAP_AB=(True,)).best(estimated, ties=ties)
-    else:
-        wide = max(_NARROWEST, single.integer("BLOCK_SIZE_N"))
-        found = tried.canonicalize(Config(POINTER, **{**dict(single), "SWAP_AB": False, "BLOCK_SIZE_N": wide}))
-    if found is not None and tried.rejection(found) is None:
-        return found
-    return tried.best(estimated, ties=ties) or tried.smallest()
+    swapped, plain = (
+        tried.narrowed(SWAP_AB=(each,)).best(lambda config: round(math.log(us(config)) / _SAME), ties=ties)
+        for each in (True, False)
+    )
+    if swapped is None or plain is None:
+        return swapped or plain
+    return plain if us(swapped) > _CLEARLY * us(plain) else swapped
 
 
 SPEC = spec_of(

@@ -27,6 +27,14 @@ _OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why no kernel of the op can serve a problem on a device, or None."""
+    if reason := _no_gated_layer(problem):
+        return reason
+    if 2 * problem.n > MAX_SIZE:
+        return f"N is {problem.n}: expected at most {MAX_SIZE // 2}, as gate and up have twice as many columns"
+    return pointer_space.supports_operands(product(problem), device)
+
+
+def _no_gated_layer(problem: Problem) -> str | None:
     if problem.a_dtype not in DTYPES:
         return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
     if not problem.a_dtype == problem.b_dtype == problem.out_dtype:
@@ -37,9 +45,7 @@ def supports(problem: Problem, device: Device) -> str | None:
         return f"no epilogue {problem.epilogue}: gated layers have no bias"
     if problem.extras:
         return f"no extras {', '.join(name for name, _ in problem.extras)}: leave them out"
-    if 2 * problem.n > MAX_SIZE:
-        return f"N is {problem.n}: expected at most {MAX_SIZE // 2}, as gate and up have twice as many columns"
-    return pointer_space.supports_operands(product(problem), device)
+    return None
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:

@@ -19,7 +19,7 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS, PRECISIONS
 
 _is_wrapped = compat.is_functorch_wrapped_tensor
-_NEEDED = ("a", "b", "weight", "x", "y", "gate_up", "down", "experts", "shares")
+_NEEDED = ("a", "b", "weight", "x", "y", "gate", "up", "gate_up", "down", "experts", "shares")
 
 
 def check_tensors(**tensors: object) -> None:
@@ -327,14 +327,20 @@ def check_epilogue(dtype: torch.dtype, bias: torch.Tensor | None, activation: st
         raise InputError(f"{found} is given and the result is int32: leave it out, or use matmul with scales")
 
 
-def check_out(out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...]) -> None:
-    """Check the shape and device of `out`, and that its elements share no memory with each other or with an operand."""
-    a = operands[0]
-    assert a is not None
+def check_out(
+    out: torch.Tensor, shape: tuple[int, ...], operands: tuple[torch.Tensor | None, ...], name: str = "a"
+) -> None:
+    """Check the shape and device of `out`, and that its elements share no memory with each other or with an operand.
+
+    `name` is the first operand's.
+    """
+    first = operands[0]
+    assert first is not None
     if out.shape != shape:
         raise InputError(f"out has shape {shown(out)}: expected {list(shape)}")
-    if out.device != a.device:
-        raise InputError(f"out is on {out.device} and a on {a.device}: expected one device; use torch.empty_like")
+    if out.device != first.device:
+        devices = f"out is on {out.device} and {name} on {first.device}"
+        raise InputError(f"{devices}: expected one device; use torch.empty_like")
     check_written(out)
     if any(operand is not None and share_memory(out, operand) for operand in operands):
         raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")

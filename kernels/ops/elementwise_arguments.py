@@ -15,11 +15,16 @@ def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Check an operand, and return it with its values in memory."""
     check_tensors(**{name: tensor})
     check_memory(**{name: tensor})
-    if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
-        raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
+    check_dtype(name, tensor)
     check_device(name, tensor)
     (read,) = in_memory(**{name: tensor})
     return read
+
+
+def check_dtype(name: str, tensor: torch.Tensor) -> None:
+    """Check that an operand is a float of 16 or 32 bits."""
+    if (found := dtype.name_of(tensor.dtype)) not in DTYPES:
+        raise InputError(f"{name} is {found}: expected one of {', '.join(DTYPES)}; convert it with {name}.to(...)")
 
 
 def check_rows(tensor: torch.Tensor) -> torch.Tensor:

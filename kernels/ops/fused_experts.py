@@ -175,7 +175,7 @@ def _check_shapes(
 
 def _check_out(out: torch.Tensor, operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
     x = operands[0]
-    arguments.check_out(out, tuple(x.shape), operands)
+    arguments.check_out(out, tuple(x.shape), operands, "x")
     if out.dtype != x.dtype:
         raise InputError(f"out is {dtypes.name_of(out.dtype)}: expected {dtypes.name_of(x.dtype)}, as x is")
     if out.stride(-1) != 1 and out.shape[-1] > 1:

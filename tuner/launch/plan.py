@@ -180,7 +180,7 @@ def recorded_launches(seen: Recording, addresses: Sequence[int | None]) -> list[
 def launches_without_memory(seen: Recording) -> list[RecordedLaunch] | None:
     """The launches of operands without memory; None where addresses are not enough to repeat them.
 
-    A later call gives the addresses of the result, of A, of B and of a bias, if there is one.
+    A later call gives the addresses of the result, of A, of B, of `up` and of a bias, if there are such.
     """
     memory = _without_memory(seen)
     if memory is None:
@@ -209,11 +209,11 @@ def _without_memory(seen: Recording) -> list[Address] | None:
 
 
 def operands_of(operands: Any) -> list[Any] | None:
-    """A call's tensors in the order of its addresses: output, A, B, bias; None where it has others."""
+    """A call's tensors in the order of its addresses: output, A, B, up, bias; None where it has others."""
     others = (getattr(operands, name, None) for name in ("scale_a", "scale_b", "ends", "experts"))
     if not hasattr(operands, "b") or any(each is not None for each in others):
         return None
-    given = [operands.out, operands.a, operands.b, getattr(operands, "bias", None)]
+    given = [operands.out, operands.a, operands.b, getattr(operands, "up", None), getattr(operands, "bias", None)]
     return [each for each in given if each is not None]
 
 

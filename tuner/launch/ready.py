@@ -53,7 +53,7 @@ class ReadyRange:
     Attributes:
         alike: The Ms.
         launches: What the first of them launches.
-        operands: The strides and the dtypes of the output, A, B and the bias, if there is one.
+        operands: The strides and the dtypes of the tensors that `operands_of` lists.
         kernel_version: The version of the kernel that was asked.
     """
 

@@ -9,12 +9,15 @@ from tuner.problem.generic_key import Extra
 
 Shape = tuple[int, int, int]
 Extras = tuple[tuple[str, Extra], ...]
+_PRODUCTS = {"gated_linear": 2, "fused_experts": 3}
+"""How many products of an op have as many operations as one of M, N and K: gate and up, of experts down too."""
 
 
-def flops(shape: Shape, extras: Extras) -> int:
-    """Return 2·M·N·K for each product of a batch; of experts (`tuner.moe.layer`), for all that one launch plays."""
+def flops(op: str, shape: Shape, extras: Extras) -> int:
+    """Return 2·M·N·K for each product; of experts (`tuner.moe.layer`), for all that one launch plays."""
     m, n, k = shape
-    one = 2 * m * n * k * _count(extras, "batch") * _count(extras, "top_k") * _count(extras, "draws")
+    products = _PRODUCTS.get(op, 1) * _count(extras, "batch") * _count(extras, "top_k") * _count(extras, "draws")
+    one = 2 * m * n * k * products
     # The second of both GEMMs has half the first one's operations: its K is half of the first one's N.
     return one * 3 // 2 if ("gemm", "both") in extras else one
 

@@ -242,8 +242,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, 2·M·N·K for each product of a batch; 0 where they are unknown."""
-        return 0 if self.is_keyed else op_counts.flops(self.shape, self.extras)
+        """Floating-point operations, 2·M·N·K for each product; 0 where they are unknown."""
+        return 0 if self.is_keyed else op_counts.flops(self.op, self.shape, self.extras)
 
     @property
     def bytes_moved(self) -> int:
