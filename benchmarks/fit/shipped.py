@@ -4,8 +4,8 @@
     python benchmarks/fit/shipped.py --out FOLDER --only-list
 
 The families are those of the suite `decode` and of the models in benchmarks/data/models.json, each sharded as it says
-there, for batches of 1 to 256; with `--suites decode benchmarks/suites/experts.csv benchmarks/suites/norms.csv` more
-experts and norms too. What most of them share comes first; what ships already is left out. The database stays in
+there, for batches of 1 to 256; with `--suites decode benchmarks/suites/{experts,mlps,norms}.csv` more experts, gated
+MLPs and norms too. What most of them share comes first; what ships already is left out. The database stays in
 FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
 `tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
 shipped-h200.db.xz have the trials and winners that ship: unpacked as FOLDER/shipped.db one saves their time. Needs
@@ -42,7 +42,7 @@ MOST_BYTES = 2_000_000
 LITTLE = 0.97
 """A row whose ratio to torch's library is less is called behind it."""
 COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling", "op", "groups", "top_k", "eps")
-OPS = ("matmul", "fused_experts", "rms_norm")
+OPS = ("matmul", "gated_linear", "fused_experts", "rms_norm")
 MEASURED = ("exact", "family")
 """The rules of lookups that answer by what was measured of the family on the device."""
 Family = tuple[str, ...]
