@@ -90,7 +90,7 @@ def test_a_size_beyond_32_bits_is_one_error_that_says_how_to_split_the_call():
         (lambda: fused_experts(row, row.expand(1, 2, many), column[None], ends[:, None] - 1, one), "K is 2147483648"),
         (
             lambda: gated_linear(column, one, one),
-            "M is 2147483648: expected at most 2147483647; call it for some of x's",
+            "M is 2147483648: expected at most 2147483647; call it for some",
         ),
         (lambda: gated_linear(one, column, column), "N is 2147483648: expected at most 1073741823; call it for some"),
         (lambda: gated_linear(row, row, row), "K is 2147483648: expected at most 2147483647; use torch's own ops"),
