@@ -10,7 +10,8 @@ from tuner.kernels.base import blocks, epilogue
 from tuner.kernels.base.program import spec_of
 from tuner.kernels.cost import stream as stream_cost
 from tuner.kernels.gated import gemv_jit, launches
-from tuner.kernels.gated.operands import GATED_LINEAR, GatedOperands, product
+from tuner.kernels.gated.launches import GATED_LINEAR
+from tuner.kernels.gated.operands import GatedOperands, product
 from tuner.kernels.gated.space import GEMV, gemv, supports_gemv
 from tuner.kernels.gemm.spec import simplicity
 from tuner.launch.launch import Launch

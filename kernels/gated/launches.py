@@ -1,4 +1,4 @@
-"""What the launches of `gated_linear` kernels have in common: sizes, constexprs, and vectors of their operands."""
+"""The op `gated_linear`, and what its kernels' launches share: sizes, constexprs, and vectors of their operands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from typing import Any, NamedTuple
 
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import INT32_SPAN, VECTOR_BYTES
+from tuner.kernels.base.program import Operation
+from tuner.kernels.gated import operands as op
 from tuner.kernels.gated.operands import GatedOperands
 from tuner.kernels.gemm.launches import grid_of, named, of_config
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import TILE, compiler_options
 from tuner.problem import Problem
+
+GATED_LINEAR = Operation(
+    "gated_linear",
+    op.make_operands,
+    op.vendor,
+    op.reference,
+    op.launch_interpreted,
+    op.tolerance,
+    flops=lambda problem: 4 * problem.m * problem.n * problem.k,
+    bytes_moved=op.bytes_moved,
+)
 
 
 class View(NamedTuple):

@@ -15,7 +15,6 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted, numerics
 from tuner.kernels.base.activations import activated
 from tuner.kernels.base.operands import Values, Written, guarded, shift_of
-from tuner.kernels.base.program import Operation
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype
 
@@ -122,15 +121,3 @@ def bytes_moved(problem: Problem) -> int:
     """The bytes when x and both weights are read and the output is written once."""
     m, n, k = problem.shape
     return (m * k + 2 * n * k + m * n) * dtype.ITEMSIZE[problem.a_dtype]
-
-
-GATED_LINEAR = Operation(
-    "gated_linear",
-    make_operands,
-    vendor,
-    reference,
-    launch_interpreted,
-    tolerance,
-    flops=lambda problem: 4 * problem.m * problem.n * problem.k,
-    bytes_moved=bytes_moved,
-)

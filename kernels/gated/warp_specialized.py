@@ -14,7 +14,8 @@ from tuner.kernels.base.program import spec_of
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gated import hopper_jit, launches
-from tuner.kernels.gated.operands import GATED_LINEAR, GatedOperands
+from tuner.kernels.gated.launches import GATED_LINEAR
+from tuner.kernels.gated.operands import GatedOperands
 from tuner.kernels.gated.space import as_computed
 from tuner.kernels.gated.warp_specialized_space import (
     NAME,

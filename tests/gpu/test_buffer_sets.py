@@ -25,6 +25,7 @@ PROBLEMS = {
     "fp8": Problem(64, 1024, 2048, dtype="float8_e4m3fn", layout="nt", scaling="row"),
     "blocks": Problem(64, 1024, 2048, dtype="float8_e4m3fn", layout="nt", scaling="block"),
     "batch": Problem(64, 256, 128, dtype="bfloat16", layout="nt", op="bmm", extras={"batch": 8}),
+    "gated": Problem(192, 512, 1024, dtype="bfloat16", layout="nt", epilogue="silu", op="gated_linear"),
     "softmax": Problem(512, 1000, 1, dtype="bfloat16", op="softmax"),
     "rms_norm": Problem(512, 1000, 1, dtype="bfloat16", op="rms_norm", extras={"eps": 1e-6}),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.kernels import bmm, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.launch import launch as launching
 
 pytestmark = [
@@ -38,6 +38,11 @@ def normalized_by_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
 
 
+def gated_by_torch(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    return torch.nn.functional.silu(linear(x, gate)) * linear(x, up)
+
+
 def ends() -> torch.Tensor:
     return torch.tensor([64, 96, 256], device="cuda", dtype=torch.int32)
 
@@ -48,6 +53,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[], tupl
     "matmul with a bias": (biased, lambda a, b, bias: a @ b + bias, lambda: (half(64, 256), half(256, 128), half(128))),
     "bmm": (bmm, torch.bmm, lambda: (half(3, 128, 256), half(3, 192, 256).mT)),
     "grouped_mm": (grouped_mm, by_groups, lambda: (half(256, 128), half(3, 128, 64), ends())),
+    "gated_linear": (gated_linear, gated_by_torch, lambda: (half(64, 256), half(384, 256), half(384, 256))),
     "softmax": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(64, 1000),)),
     "softmax of long rows": (softmax, lambda x: torch.softmax(x, -1), lambda: (half(2, 131_072),)),
     "vector_add": (vector_add, torch.add, lambda: (half(100_000), half(100_000))),
@@ -81,6 +87,7 @@ def test_autocast_casts_as_torchs_own_on_a_gpu_and_not_once_it_ends():
         (matmul, torch.matmul, (a, b)),
         (matmul, torch.matmul, (a, a.t())),
         (bmm, torch.bmm, (a[None], b[None])),
+        (gated_linear, gated_by_torch, (a, b.t().contiguous(), b.t().contiguous())),
         (vector_add, torch.add, (x, y)),
         (softmax, lambda x: torch.softmax(x, -1), (b,)),
     ]

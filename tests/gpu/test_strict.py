@@ -17,7 +17,7 @@ pytestmark = [
 PROGRAM = """
 import json
 import torch
-from tuner.kernels import bmm, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 def drawn(*shape, dtype=torch.bfloat16):
     return torch.randn(*shape, device="cuda").to(dtype)
@@ -46,6 +46,8 @@ pairs = {
     "groups one by one": (grouped_mm(half(a), half(weights), ends)[:60], groups),
     "fp8": (matmul(eight, weight.t(), scale_a=one, scale_b=one, bias=bias[:64]),
             0.25 * (eight.float() @ weight.t().float()) + bias[:64]),
+    "gated": (gated_linear(a, weights[0].mT, weights[1].mT),
+              torch.nn.functional.silu(a.float() @ weights[0].float()) * (a.float() @ weights[1].float())),
     "softmax": (softmax(rows), rows.float().softmax(1)),
     "softmax in place": (softmax(copy := rows.clone(), out=copy), rows.float().softmax(1)),
     "norm": (rms_norm(a, a[0], 1e-6), torch.nn.functional.rms_norm(a.float(), a.shape[1:], a[0].float(), 1e-6)),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 HALF, FULL = torch.bfloat16, torch.float32
 DTYPES = [(HALF, HALF), (HALF, FULL), (FULL, HALF), (FULL, FULL), (torch.float16, FULL)]
@@ -45,6 +45,11 @@ def test_matmul_casts_as_torch_does_and_not_once_autocast_ends(dtypes, backend):
                 torch.testing.assert_close(matmul(a, b, backend=backend), a @ b)
 
 
+def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    return torch.nn.functional.silu(linear(x, gate)) * linear(x, up)
+
+
 def test_the_other_ops_cast_as_torchs_do():
     a, b, x, y = drawn(2, 6, 32), drawn(2, 32, 8, dtype=HALF), drawn(40), drawn(40, dtype=HALF, seed=1)
     rows, ends = drawn(4, 16, dtype=HALF), torch.tensor([1, 4], dtype=torch.int32)
@@ -60,6 +65,9 @@ def test_the_other_ops_cast_as_torchs_do():
                 weight = x_norm[0].clone()
                 theirs = torch.nn.functional.rms_norm(x_norm, (16,), weight, 1e-6)
                 assert_torchs(rms_norm(x_norm, weight, 1e-6), theirs)
+            for kind in (HALF, FULL):
+                layer = drawn(6, 32, dtype=kind), drawn(8, 32), drawn(8, 32, dtype=HALF, seed=1)
+                assert_torchs(gated_linear(*layer), gated(*layer))
             moe = rows.float(), drawn(2, 8, 16), drawn(2, 16, 4), torch.tensor([[0], [1], [1], [-1]]), torch.ones(4, 1)
             assert fused_experts(*moe).dtype == FULL  # as grouped_mm
             assert grouped_mm(rows.float(), a[:, :3, :16].mT, ends).dtype == FULL  # torch's own is not cast either
@@ -78,6 +86,9 @@ def test_what_says_its_dtype_itself_is_left_alone():
             assert torch.mm(a, b, out=out) is out  # torch's own rule
             torch.testing.assert_close(matmul(a, b, out=torch.empty(6, 8)), out)
             torch.testing.assert_close(matmul(a, b, precision="ieee"), out)
+            weight = b.t().contiguous()
+            given = gated_linear(a, weight, weight, activation="none", out=torch.empty(6, 8))
+            torch.testing.assert_close(given, out * out)
             torch.testing.assert_close(matmul(a, b, out_dtype=FULL, backend="vendor"), out)
             torch.testing.assert_close(bmm(a[None], b[None], out_dtype=FULL), out[None])
             assert matmul(*small).dtype == HALF

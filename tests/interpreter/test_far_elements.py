@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 FAR = 5 * 2**29
 """Elements of the storage, of which only the pages that are touched take memory."""
@@ -51,6 +51,14 @@ def test_elements_more_than_31_bits_apart_are_read_and_written(shape, layout, st
     assert_close(softmax(given()), near.softmax(1))
     normalized = torch.nn.functional.rms_norm(near, (n,), other[:, 0], 1e-6)
     assert_close(rms_norm(given(), other[:, 0], 1e-6), normalized)
+    weight = values(5, n)
+    assert_close(gated_linear(given(), weight, weight, activation="relu"), (near @ weight.t()).relu() ** 2)
+    gated = (left @ left.t()).relu() ** 2
+    if layout == "rows":
+        weight = values(3, n)
+        assert_close(gated_linear(weight, given(), far, activation="relu"), (weight @ near.t()).relu() ** 2)
+        room = storage.as_strided((m, m), LAYOUTS[layout](m, m))
+        assert_close(gated_linear(left, left, left, activation="relu", out=room), gated)
     assert_close(vector_add(given()[0], far[0]), near[0] * 2)
     assert_close(vector_add(given()[:, 0], far[:, 0]), near[:, 0] * 2)
     for write, expected in (
@@ -80,6 +88,12 @@ def test_a_size_beyond_32_bits_is_one_error_that_says_how_to_split_the_call():
         (lambda: grouped_mm(row, column[None], ends), "K is 2147483648"),
         (lambda: grouped_mm([one, row], [one, column]), "K is 2147483648"),
         (lambda: fused_experts(row, row.expand(1, 2, many), column[None], ends[:, None] - 1, one), "K is 2147483648"),
+        (
+            lambda: gated_linear(column, one, one),
+            "M is 2147483648: expected at most 2147483647; call it for some",
+        ),
+        (lambda: gated_linear(one, column, column), "N is 2147483648: expected at most 1073741823; call it for some"),
+        (lambda: gated_linear(row, row, row), "K is 2147483648: expected at most 2147483647; use torch's own ops"),
         (lambda: rms_norm(row, row[0], 1e-6), "x has rows of 2147483648 elements: expected at most 2147483647"),
         (lambda: softmax(row), "x has rows of 2147483648 elements: expected at most 2147483647; use torch.softmax"),
     ):

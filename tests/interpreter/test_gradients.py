@@ -8,7 +8,7 @@ from torch import func
 from torch.autograd import forward_ad
 
 from tuner.errors import InputError
-from tuner.kernels import matmul, rms_norm, softmax
+from tuner.kernels import gated_linear, matmul, rms_norm, softmax
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -113,5 +113,7 @@ def test_a_tangent_outside_of_torch_func_is_carried_on_or_refused():
             softmax(dual)
         with pytest.raises(InputError, match="an operand requires a gradient"):
             rms_norm(dual, tangent[0], 1e-6)
+        with pytest.raises(InputError, match="an operand requires a gradient"):
+            gated_linear(tangent, tangent, dual)
         assert forward_ad.unpack_dual(matmul(x, b)).tangent is None
     torch.testing.assert_close(found, (tangent @ b) * (x @ b > 0), rtol=1e-4, atol=1e-4)

@@ -18,7 +18,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tuner
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, pad_weight, rms_norm, softmax, vector_add
+from tuner.kernels import (
+    bmm,
+    fused_experts,
+    gated_linear,
+    grouped_mm,
+    matmul,
+    pad_weight,
+    rms_norm,
+    softmax,
+    vector_add,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes and of what is deprecated
 
@@ -86,6 +96,10 @@ def moe_by_torch(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, sha
     return (each * weights[..., None]).sum(0)
 
 
+def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(x @ gate.mT) * (x @ up.mT)
+
+
 OPS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
     "matmul": (matmul, torch.matmul, ((4, 8), (8, 5))),
     "with a bias": (lambda a, b, c: matmul(a, b, bias=c), lambda a, b, c: a @ b + c, ((4, 8), (8, 5), (5,))),
@@ -95,10 +109,14 @@ OPS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], t
     "grouped_mm": (grouped, lambda a, b: torch.cat([a[:1] @ b[0], a[1:] @ b[1]]), ((4, 8), (2, 8, 5))),
     "lists": (lambda a, b: grouped_mm([a], [b])[0], torch.matmul, ((4, 8), (8, 5))),
     "fused_experts": (moe, moe_by_torch, ((4, 8), (2, 10, 8), (2, 8, 5), (4, 2))),
+    "gated_linear": (gated_linear, gated, ((4, 8), (5, 8), (5, 8))),
     "softmax": (softmax, lambda x: x.softmax(-1), ((4, 8),)),
     "rms_norm": (normalized, lambda x, w: torch.nn.functional.rms_norm(x, (8,), w, 1e-6), ((4, 8), (8,))),
     "vector_add": (vector_add, torch.add, ((9,), (9,))),
 }
+
+
+OPERATORS = ("matmul", "with a bias", "auto", "vendor", "gated_linear")
 
 
 class Subclass(torch.Tensor):
@@ -143,8 +161,8 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("kind", WORK)
 def test_these_tensors_are_right_in_every_place(kind, name):
-    if (kind, name) == ("expanded", "fused_experts"):
-        pytest.skip("its rows are contiguous: test_fused_experts.py")
+    if kind == "expanded" and name in ("fused_experts", "gated_linear"):
+        pytest.skip(f"its rows are contiguous: test_{name}.py")
     op, reference, shapes = OPS[name]
     plain = [drawn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     for place in range(min(len(plain), 2) if kind == "expanded" else len(plain)):  # a bias is contiguous
@@ -174,6 +192,7 @@ def test_an_output_without_memory_is_refused(refused):
     ):
         refused(lambda out=out: matmul(a, b, out=out), words)
         refused(lambda out=out: softmax(drawn(4, 5), out=out), words)
+        refused(lambda out=out: gated_linear(drawn(4, 8), drawn(5, 8), drawn(5, 8), out=out), words)
         refused(lambda out=out: rms_norm(drawn(4, 5), drawn(5), 1e-6, out=out), words)
     refused(lambda: pad_weight(freed(a)), "weight has no memory")
     refused(lambda: torch.func.vmap(pad_weight)(drawn(2, 4, 8)), "weight is a Tensor without memory")
@@ -196,7 +215,7 @@ def test_a_recorded_call_is_an_operator_or_one_error_and_never_a_constant(way, n
     try:
         program = RECORDED[way](lambda *given: op(*given), tuple(first))  # noqa: PLW0108  make_fx asks what it wraps
     except InputError as e:
-        assert name not in ("matmul", "with a bias", "auto", "vendor")
+        assert name not in OPERATORS
         assert "records this call" in str(e) or "without memory" in str(e)  # noqa: PT017
     else:
         torch.testing.assert_close(program(*other), reference(*other), rtol=1e-4, atol=1e-4)
@@ -220,7 +239,7 @@ def test_modes_and_defaults_of_torch_change_nothing(name, refused):
         found = op(*given)
     torch.testing.assert_close(found, reference(*given), rtol=1e-4, atol=1e-4)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        if name in ("matmul", "with a bias", "auto", "vendor"):
+        if name in OPERATORS:
             assert op(*given).shape == found.shape
         else:
             refused(lambda: op(*given), "records this call")
@@ -238,7 +257,7 @@ class Layer(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ops = [matmul, bmm, grouped_mm, fused_experts, softmax, rms_norm, vector_add, pad_weight]
+        self.ops = [matmul, bmm, grouped_mm, fused_experts, gated_linear, softmax, rms_norm, vector_add, pad_weight]
         self.ops.append(negate_odd)
         self.weight = torch.nn.Parameter(pad_weight(drawn(5, 7)))
         self.register_buffer("padded", pad_weight(drawn(6, 7)))

@@ -36,7 +36,9 @@ def needed(report):
     return [first], [second], [call for call in others if call["made"] or call["asked"] or call["ruled"]]
 
 
-@pytest.mark.parametrize("kind", ["half", *(pytest.param(each, marks=pytest.mark.long) for each in ("scaled", "bmm"))])
+@pytest.mark.parametrize(
+    "kind", ["half", *(pytest.param(each, marks=pytest.mark.long) for each in ("scaled", "bmm", "gated"))]
+)
 def test_after_a_second_range_no_m_up_to_256_compiles_or_asks_formula_or_rules(called, kind):
     report = called(kind, "usual", *EVERY)
     (first,), (second,), others = needed(report)

@@ -55,6 +55,8 @@ WINNERS = {
             Problem(2, 131_072, 1, op="softmax"),
             Problem(256, 1, 1, op="vector_add"),
             Problem(256, 1024, 1, op="rms_norm", extras={"eps": 1e-6}),
+            Problem(8, 256, 512, dtype="bfloat16", layout="nt", epilogue="silu", op="gated_linear"),
+            Problem(256, 256, 512, dtype="bfloat16", layout="nt", epilogue="silu", op="gated_linear"),
         )
     },
 }

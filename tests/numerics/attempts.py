@@ -76,9 +76,10 @@ def laid_out(inputs: Any, view: str) -> Any:
         return dataclasses.replace(inputs, out=out.mT, buffer=buffer)
     if view not in ("strided", "odd"):
         return inputs  # as make_inputs has them: "shifted" is a problem that is not aligned
-    a, b = (spread(tensor, gap(tensor, view)) for tensor in (inputs.a, inputs.b))
+    given = {name: getattr(inputs, name) for name in ("a", "b", "up") if hasattr(inputs, name)}
+    spaced = {name: spread(tensor, gap(tensor, view)) for name, tensor in given.items()}
     out, buffer = framed(inputs.out, gap(inputs.out, view))
-    return dataclasses.replace(inputs, a=a, b=b, out=out, buffer=buffer)
+    return dataclasses.replace(inputs, **spaced, out=out, buffer=buffer)
 
 
 def gap(tensor: torch.Tensor, view: str) -> int:

@@ -44,6 +44,7 @@ VIEWS = {
     "bmm": ("dense", "strided"),
     "grouped_mm": ("dense",),
     "fused_experts": ("dense", "shifted", "strided", "odd"),
+    "gated_linear": ("dense", "shifted", "strided", "odd"),
     "vector_add": ("dense", "shifted"),
     "softmax": ("dense", "shifted"),
     "rms_norm": ("dense", "shifted", "strided", "odd"),
@@ -68,15 +69,22 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
     "fused_experts": tuple(
         (("groups", experts), ("top_k", top_k)) for experts, top_k in ((1, 1), (5, 2), (3, 3), (40, 1))
     ),
+    "gated_linear": ((),),
     "vector_add": ((),),
     "softmax": ((),),
     "rms_norm": ((("eps", 1e-6),), (("eps", 1e-5),), (("eps", 0.5),)),
 }
 """What else names a problem of each op, and the values to try; what is there twice is drawn twice as often."""
-LAID_OUT = {"vector_add": ("nn",), "softmax": ("nn", "tn"), "rms_norm": ("nn",), "fused_experts": ("nt",)}
+LAID_OUT = {
+    "vector_add": ("nn",),
+    "softmax": ("nn", "tn"),
+    "rms_norm": ("nn",),
+    "fused_experts": ("nt",),
+    "gated_linear": ("nt",),
+}
 """Layouts of the ops that do not take all of them, and have one dtype.
 
-Those that only move memory have no K and no epilogue, a vector no N either; experts have no bias.
+Those that only move memory have no K and no epilogue, a vector no N either; experts and gated layers have no bias.
 """
 _DRAWS = 20_000
 _KEPT = 6_000
@@ -203,7 +211,7 @@ def _computed(op: str, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[Hashabl
     """The choices of sizes, operands, outputs, layouts and epilogues."""
     if op not in LAID_OUT:
         return (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES)
-    if op == "fused_experts":
+    if op in ("fused_experts", "gated_linear"):
         return (*sizes, OPERANDS[:5], (None,), LAID_OUT[op], ACTIVATIONS)
     extents = (sizes[0], sizes[2], (1,)) if op in ("softmax", "rms_norm") else (sizes[2], (1,), (1,))
     return (*extents, OPERANDS[:3], (None,), LAID_OUT[op], ("none",))

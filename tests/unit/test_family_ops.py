@@ -24,6 +24,7 @@ KINDS = {
     "rows by groups": {**NT, "op": "grouped_mm", "extras": {"groups": 5}},
     "lists": {**NT, "op": "grouped_mm", "extras": {"groups": 4, "listed": True}},
     "experts": {**NT, "op": "fused_experts", "epilogue": "silu", "extras": {"groups": 16, "top_k": 4}},
+    "gated layers": {**NT, "op": "gated_linear", "epilogue": "silu"},
     "batches": {**NT, "op": "bmm", "extras": {"batch": 8}},
     "batches with a bias": {**NT, "op": "bmm", "epilogue": "bias", "extras": {"batch": 8}},
     "bias and activation": {**NT, "epilogue": "bias+silu"},
@@ -71,9 +72,10 @@ def test_a_new_m_of_a_tuned_family_is_served_and_one_beyond_is_a_miss_that_names
 def test_a_suite_takes_a_range_of_rows_for_every_op(tmp_path):
     path = tmp_path / "suite.csv"
     rows = ("grouped_mm,nt,,,5,", "bmm,nt,,8,,", ",nt,bias+gelu,,,", "softmax,nn,,,,", "fused_experts,nt,silu,,5,2")
+    rows += ("gated_linear,nt,silu,,,",)
     lines = [f"{row},,{'1' if row.startswith('softmax') else '64'}" for row in rows] + ["rms_norm,nn,,,,,1e-6,1"]
     path.write_text(
         "op,layout,epilogue,batch,groups,top_k,eps,k,m,n,dtype\n" + "".join(f"{line},1-64,64,bf16\n" for line in lines)
     )
     found = suite.load_with_ladders(path)
-    assert [(type(each), each.first_m, each.last_m) for each in found] == 6 * [(Ladder, 1, 64)]
+    assert [(type(each), each.first_m, each.last_m) for each in found] == 7 * [(Ladder, 1, 64)]

@@ -159,6 +159,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(64, 2049, 256, dtype="bf16", layout="nn", b_padded=True, out_dtype="fp32"),
         Problem(64, 512, 256, op="grouped_mm", extras={"groups": 8, "listed": True}),
         Problem(64, 512, 256, layout="nt", epilogue="silu", op="fused_experts", extras={"groups": 8, "top_k": 2}),
+        Problem(64, 512, 256, layout="nt", epilogue="silu", op="gated_linear", aligned=False),
     ],
 )
 def test_the_command_of_a_problem_with_more_parts_names_exactly_it(problem):

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.kernels.ops.linear import preference
 from tuner.models import accelerate
 from tuner.models.accelerate_linear import TunedLinear
@@ -25,14 +25,17 @@ def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-def test_a_tensor_of_a_trace_gives_the_results_shape_by_matmul_and_is_refused_elsewhere():
+def test_a_tensor_of_a_trace_gives_the_results_shape_by_operators_and_is_refused_elsewhere():
     with FakeTensorMode():
         row, a, batch = (
             torch.empty(shape, device="cuda", dtype=torch.float16) for shape in (32, (64, 32), (1, 64, 32))
         )
         ends, chosen = (torch.empty(shape, device="cuda", dtype=torch.int32) for shape in (1, (64, 1)))
         result = matmul(a, a.t(), activation="relu", out_dtype=torch.float32, backend="auto")
+        gated = gated_linear(a, a, a)
+        assert gated_linear(a, a, a, out=gated) is gated
     assert (type(result), result.shape, result.dtype) == (type(a), (64, 64), torch.float32)
+    assert (type(gated), gated.shape, gated.dtype) == (type(a), (64, 64), torch.float16)
     others = [(bmm, batch, batch.mT), (grouped_mm, a, batch.mT, ends), (softmax, a), (vector_add, row, row)]
     others += [(fused_experts, a, batch, batch, chosen, chosen), (rms_norm, a, row, 1e-6)]
     for op, *given in [*others, (grouped_mm, [a], [a.t()])]:
@@ -51,16 +54,23 @@ def test_a_trace_says_what_a_call_would_say_of_devices():
         matmul(*on("cuda:0", (64, 32)), *on("cpu", (32, 64)))
     with FakeTensorMode(), pytest.raises(InputError, match=r"bias is on cpu and a on cuda:0: expected one device"):
         matmul(*on("cuda:0", (64, 32), (32, 64)), bias=torch.empty(64))
+    with FakeTensorMode(), pytest.raises(InputError, match=r"x is on cpu: expected a GPU"):
+        gated_linear(*on("cpu", (64, 32), (64, 32), (64, 32)))
+    with FakeTensorMode(), pytest.raises(InputError, match=r"x is on cuda:0 and up on cpu: expected one device"):
+        gated_linear(*on("cuda:0", (64, 32), (64, 32)), *on("cpu", (64, 32)))
 
 
 def test_operators_refuse_a_tensor_without_values_beside_one_that_has_some():
     ops, given = torch.ops.triton_tuner, [None, None, None, "none", None, None, None]
     (real,), (a, b, out) = on("cpu", (4, 4)), on("meta", (4, 4), (4, 4), (4, 4))
     assert ops.matmul(a, b, *given).shape == ops.linear(a, b, None, False).shape == (4, 4)
+    assert ops.gated_linear(a, b, b, "silu").shape == (4, 4)
     for call in (
         lambda: ops.matmul(real, b, *given),
         lambda: ops.matmul_out(real, real, out, *given),
         lambda: ops.linear(real, b, None, False),
+        lambda: ops.gated_linear(a, b, real, "silu"),
+        lambda: ops.gated_linear_out(real, real, real, out, "silu"),
     ):
         with pytest.raises(InputError, match=r"\w+ is on meta, without values, and \w+ is not: expected one device"):
             call()
@@ -110,6 +120,7 @@ def test_a_room_imported_first_does_not_hide_what_bears_its_name():
 def test_what_serves_calls_is_imported_without_triton():
     code = (
         "import sys, tuner.kernels.ops.by_kernels, tuner.kernels.ops.fused_experts, tuner.kernels.ops.rms_norm; "
+        "import tuner.kernels.ops.gated_linear; "
         "assert 'triton' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)

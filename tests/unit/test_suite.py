@@ -45,12 +45,14 @@ def test_other_ops_are_named_with_what_their_problems_have_besides(write):
         "8,8,16,fp16,nn,bmm,4,,,\n"
         "64,8,16,fp16,nn,grouped_mm,,3,,yes\n"
         "64,8,16,fp16,nt,fused_experts,,3,2,\n"
+        "64,8,16,fp16,nt,gated_linear,,,,\n"
         "8,8,16,fp16,nn,,,,,\n"
     )  # fmt: skip
     assert suite.load(path) == [
         Problem(8, 8, 16, op="bmm", extras={"batch": 4}),
         Problem(64, 8, 16, op="grouped_mm", extras={"groups": 3, "listed": True}),
         Problem(64, 8, 16, layout="nt", op="fused_experts", extras={"groups": 3, "top_k": 2}),
+        Problem(64, 8, 16, layout="nt", op="gated_linear"),
         Problem(8, 8, 16),
     ]
 

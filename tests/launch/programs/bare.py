@@ -20,7 +20,7 @@ from triton.runtime import driver
 
 import tuner
 from tuner.hardware import device
-from tuner.kernels import bmm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, gated_linear, matmul, rms_norm, softmax, vector_add
 
 compiles = stub_matmul.activate(late=sys.argv[2] == "late")
 device.current = lambda _index=None: device.KNOWN["sm_90"]
@@ -66,6 +66,8 @@ def every_op() -> None:
     call(softmax, half(2, 131_072))
     call(vector_add, half(1, 256)[0], half(1, 256)[0])
     call(normalized, half(256, 1024), half(1, 1024)[0])
+    call(gated_linear, brain(8, 512), brain(256, 512), brain(256, 512))
+    call(gated_linear, brain(256, 512), brain(256, 512), brain(256, 512))
     call(scaled, torch.empty(2048), torch.empty(2048))
 
 

@@ -14,7 +14,7 @@ import torch
 
 import tuner
 from tuner.kernel import registry
-from tuner.kernels import bmm, matmul, rms_norm
+from tuner.kernels import bmm, gated_linear, matmul, rms_norm
 from tuner.kernels.ops import compile_ahead
 from tuner.launch import compile_threads, cuda
 from tuner.launch import launch as launching
@@ -28,6 +28,7 @@ ruled: list[Any] = []
 formula = registry.default_config
 weight = stub_matmul.half(256, 256).t()
 eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
+gate, up = (stub_matmul.half(256, 256) for _ in range(2))
 norm_weight = torch.empty(256, dtype=torch.float16)
 keep: list[torch.Tensor] = []
 
@@ -44,6 +45,8 @@ def broken(*_: Any) -> Any:
 def call(m: int) -> None:
     if kind == "bmm":
         keep.append(bmm(torch.empty(2, m, 256, dtype=torch.float16), weight.expand(2, 256, 256)))
+    elif kind == "gated":
+        keep.append(gated_linear(stub_matmul.half(m, 256), gate, up))
     elif kind == "norm":
         keep.append(rms_norm(stub_matmul.half(m, 256), norm_weight, 1e-5))
     elif kind == "scaled":

@@ -19,7 +19,7 @@ from triton.runtime import driver
 import tuner
 from tuner.errors import InputError
 from tuner.kernel import registry
-from tuner.kernels import bmm, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.kernels.ops.matmul import CALL_CACHE
 from tuner.launch import launch as launching
 from tuner.launch import step
@@ -212,6 +212,8 @@ def ops() -> None:
         call(in_place, op=softmax, out=in_place)
         call(square, square[0], op=normalized)
         call(in_place, square[0], op=normalized, out=in_place)
+        call(square, weights[0].mT, weights[1].mT, op=gated_linear)
+        call(square, square, square, op=gated_linear, out=stub_matmul.half(256, 256))
         call(square[0], square[1], op=vector_add)
         call(square[0], square[0], op=vector_add)
         call(square[0], square[1], op=vector_add, out=torch.empty(256, dtype=torch.float16))

@@ -15,7 +15,7 @@ from decorated import scale, shift
 
 import tuner
 from tuner.hardware import device
-from tuner.kernels import bmm, fused_experts, grouped_mm, matmul, rms_norm, softmax, vector_add
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.launch import compile_cache
 
 compiles = stub_matmul.activate(late=True)
@@ -79,6 +79,9 @@ def every_op() -> None:
     served(softmax, in_place, out=in_place, expected=x.softmax(1))
     served(vector_add, x[0], x[1], expected=x[0] + x[1])
     served(rms_norm, x, x[0], 1e-6, expected=torch.nn.functional.rms_norm(x, (32,), x[0], 1e-6))
+    gate = w.t().contiguous()
+    for activation, expected in (("none", (x @ w).square()), ("relu", (x @ w).relu().square())):
+        served(gated_linear, x, gate, gate, activation=activation, expected=expected)
     # Two experts, whose second product changes nothing; of two tokens one choice is no expert's, of one both are not.
     tokens, gate_up = (torch.randint(-1, 2, shape).bfloat16() for shape in ((4, 8), (2, 16, 8)))
     moe = tokens, gate_up, torch.eye(8).expand(2, 8, 8).bfloat16().contiguous()

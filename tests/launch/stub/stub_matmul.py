@@ -12,7 +12,16 @@ import torch
 from triton.runtime import driver
 
 from tuner.hardware.device import KNOWN
-from tuner.kernels.ops import arguments, bmm, dispatch, elementwise_arguments, grouped_mm, rms_norm, vector_add
+from tuner.kernels.ops import (
+    arguments,
+    bmm,
+    dispatch,
+    elementwise_arguments,
+    gated_linear,
+    grouped_mm,
+    rms_norm,
+    vector_add,
+)
 
 _stream = threading.local()
 
@@ -25,7 +34,7 @@ def activate(*, late: bool = False) -> stub_driver.Compiles:
     arguments.has_kernels = lambda _device: True
     for module in (arguments, bmm, grouped_mm):
         module.check_kinds = lambda _a, _b: None
-    for module in (elementwise_arguments, rms_norm, vector_add):
+    for module in (elementwise_arguments, gated_linear, rms_norm, vector_add):
         module.check_input = lambda _name, tensor: tensor.resolve_neg()
     return compiles
 
