@@ -7,6 +7,7 @@ so it makes no view of the weight. Whatever the kernels do not take is torch's o
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,17 +150,22 @@ def _is_torchs(
 def _is_served(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether the operands are such that the kernels compute what torch would."""
     given = (x, weight) if bias is None else (x, weight, bias)
+    if not are_plain(given):
+        return False
+    if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or any(e.device != x.device for e in given):
+        return False
+    return all(each.dtype in DTYPES for each in given) and (is_tracing() or arguments.has_kernels(x.device))
+
+
+def are_plain(given: Sequence[torch.Tensor]) -> bool:
+    """Whether operands are plain dense tensors: with memory, or such as an operator may take that is recorded."""
     if is_tracing():
         is_plain = all(type(each) in PLAIN_TENSORS for each in given)  # the operator asks for the device, when it runs
     elif arguments.is_recorded() or torch.compiler.is_compiling():
         is_plain = not any(hasattr(each, "__tensor_flatten__") for each in given)  # tensors that wrap others
     else:
         is_plain = all(type(each) in PLAIN_TENSORS and arguments.has_memory(each) for each in given)
-    if not is_plain or x.layout != torch.strided or weight.layout != torch.strided or x.is_nested or weight.is_nested:
-        return False
-    if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or any(e.device != x.device for e in given):
-        return False
-    return all(each.dtype in DTYPES for each in given) and (is_tracing() or arguments.has_kernels(x.device))
+    return is_plain and all(each.layout == torch.strided and not each.is_nested for each in given)
 
 
 def _is_faster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

@@ -400,7 +400,9 @@ def test_wrong_arguments_are_one_clear_line(refused, caplog):
     for change in (accelerate, restore):
         refused(lambda change=change: change("gpt2"), "model is a str: expected a torch.nn.Module")
     refused(lambda: accelerate(model, backend="cublas"), "unknown backend 'cublas': expected one of auto, tuner, torch")
-    refused(lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer, norm or experts: expected")
+    refused(
+        lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer, norm, MLP or experts: expected"
+    )
     for only in (5, [], [nn.Linear]):
         refused(lambda only=only: accelerate(model, only=only), "expected a pattern of names, or several")
     assert str(accelerate(nn.ReLU())) == "on tuned kernels (backend 'auto'): 0 layers"

@@ -40,6 +40,9 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "get_dispatch_mode": ("torch:_C._get_dispatch_mode", lambda _: None),  # torch 2.9 to 2.13
     "proxy_mode_key": ("torch:_C._TorchDispatchModeKey.PROXY", None),  # torch 2.9 to 2.13
     "fake_mode_key": ("torch:_C._TorchDispatchModeKey.FAKE", None),  # torch 2.9 to 2.13
+    # The hooks of all modules. Without them none is seen.
+    "global_forward_hooks": ("torch.nn.modules.module:_global_forward_hooks", {}),  # torch 2.9 to 2.13
+    "global_forward_pre_hooks": ("torch.nn.modules.module:_global_forward_pre_hooks", {}),  # torch 2.9 to 2.13
     # Whether an operator is cast under autocast. Without it those that the newest torch casts are taken to be.
     "has_kernel_for": ("torch:_C._dispatch_has_kernel_for_dispatch_key", lambda *_: True),  # torch 2.9 to 2.13
     # The mode in which `tuner model` sees the products of a forward pass. Nothing can replace it.

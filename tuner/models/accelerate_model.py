@@ -1,4 +1,4 @@
-"""Run the linear layers and experts of a model on tuned kernels and its norms on fused ones, and give them back.
+"""Run a model's linear layers, gated MLPs and experts on tuned kernels and its norms on fused ones; give them back.
 
 A layer is exchanged by its class, which becomes a subclass of its own. So its parameters, buffers, hooks and names stay
 as they are, `isinstance` holds, and copies and pickles of the model are exchanged too (docs/decisions.md, 84).
@@ -16,6 +16,7 @@ from torch import nn
 from tuner.errors import InputError
 from tuner.models.accelerate_experts import exchange_experts, holds_experts
 from tuner.models.accelerate_linear import exchange_linear
+from tuner.models.accelerate_mlp import exchange_mlp, holds_mlp
 from tuner.models.accelerate_norm import exchange_norm, is_norm
 from tuner.models.exchange import give_back
 
@@ -31,9 +32,10 @@ class Acceleration:
     Attributes:
         backend: Who was to serve the layers: "auto", "tuner" or "torch".
         exchanged: The names of the layers that may run on tuned kernels.
-        left: By the reason why torch keeps them, the names of layers, norms and blocks of experts.
+        left: By the reason why torch keeps them, the names of layers, norms, gated MLPs and blocks of experts.
         norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's.
         experts: The names of the blocks of experts that may run on tuned kernels.
+        mlps: The names of the gated MLPs whose gate and up may run in one launch.
     """
 
     backend: str
@@ -41,10 +43,13 @@ class Acceleration:
     left: Mapping[str, tuple[str, ...]]
     norms: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
+    mlps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say how many layers were exchanged, and for each reason which were not."""
         done = [f"on tuned kernels (backend {self.backend!r}): {_counted(self.exchanged)}"]
+        if self.mlps:
+            done.append(f"gate and up in one launch: {_counted(self.mlps, 'block')}")
         if self.experts:
             done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
         if self.norms:
@@ -53,13 +58,13 @@ class Acceleration:
 
 
 def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[str] | None = None) -> Acceleration:
-    """Run a model's linear layers and experts on tuned kernels and its RMSNorms on fused ones; `restore` undoes it.
+    """Run a model's linear layers, gated MLPs and experts on tuned kernels, its RMSNorms on fused ones; see `restore`.
 
     Args:
         model: Any model on a GPU, or on the CPU under Triton's interpreter. It is changed in place.
         backend: "auto" for torch wherever no table says that a tuned kernel is no slower, and wherever a gradient is
             asked for; "tuner" for the kernels always; "torch" for torch always, which is `restore`.
-        only: Patterns of names, as "*.mlp.*"; layers, norms and experts of other names stay.
+        only: Patterns of names, as "*.mlp.*"; layers, norms, MLPs and experts of other names stay.
 
     Returns:
         What was exchanged and what was left, which is logged too.
@@ -70,13 +75,15 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
     _check(model)
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
-    done: dict[str, list[str]] = {"exchanged": [], "norms": [], "experts": []}
+    done: dict[str, list[str]] = {"exchanged": [], "norms": [], "experts": [], "mlps": []}
     left: dict[str, list[str]] = {}
     for name, layer in _named(model, only):
         if isinstance(layer, nn.Linear):
             why, kind = exchange_linear(layer, backend), "exchanged"
         elif holds_experts(layer):
             why, kind = exchange_experts(layer, backend), "experts"
+        elif holds_mlp(layer):
+            why, kind = exchange_mlp(layer, backend), "mlps"
         else:
             why, kind = exchange_norm(layer, backend), "norms"
         if why is None:
@@ -112,11 +119,11 @@ def _check(model: nn.Module) -> None:
 
 
 def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the linear layers, the norms and the blocks of experts of a model that `only` names, each once."""
+    """Yield the linear layers, norms, gated MLPs and blocks of experts of a model that `only` names, each once."""
     layers = [
         (name, layer)
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) or is_norm(layer) or holds_experts(layer)
+        if isinstance(layer, nn.Linear) or is_norm(layer) or holds_mlp(layer) or holds_experts(layer)
     ]
     if only is None:
         yield from layers
@@ -127,8 +134,8 @@ def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in layers):
             raise InputError(
-                f"only: {pattern!r} names no linear layer, norm or experts: expected a pattern of names of the model's "
-                f"{_counted([name for name, _ in layers])}"
+                f"only: {pattern!r} names no linear layer, norm, MLP or experts: expected a pattern of names of the "
+                f"model's {_counted([name for name, _ in layers])}"
             )
     yield from (each for each in layers if any(fnmatch.fnmatchcase(each[0], pattern) for pattern in patterns))
 

@@ -14,12 +14,14 @@ import torch
 from tuner.errors import ModelError
 from tuner.models import forward, norm_calls, sharding
 from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
+from tuner.models.accelerate_mlp import gate_of, holds_mlp
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
 from tuner.models.lines import Line
 from tuner.models.norm_calls import NormCalls
 from tuner.models.products import Product
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
+from tuner.problem.gemm_fields import contiguous_aligned
 
 _SHAPES = ((3, 5), (4, 7))
 """Two runs, as sequences and tokens of each. No M is a multiple of the tokens, and of the sequences, in both."""
@@ -58,6 +60,7 @@ class ModelGemms:
         whole: generic names of weights that each of several GPUs has all of.
         experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
         norms: families of `rms_norm` for norms that `accelerate` runs on it.
+        mlps: families of `gated_linear` for gated MLPs that `accelerate` runs on it; gate and up are families too.
     """
 
     families: tuple[GemmFamily, ...]
@@ -65,11 +68,12 @@ class ModelGemms:
     whole: tuple[str, ...] = ()
     experts: tuple[GemmFamily, ...] = ()
     norms: tuple[GemmFamily, ...] = ()
+    mlps: tuple[GemmFamily, ...] = ()
 
     @property
     def all(self) -> tuple[GemmFamily, ...]:
         """All families."""
-        return *self.families, *self.experts, *self.norms
+        return *self.families, *self.mlps, *self.experts, *self.norms
 
 
 def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
@@ -111,7 +115,29 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     whole = tuple(name for name in named if sharding.is_whole(model, name))
     experts, norms = tuple(_experts(model, families)), tuple(_norms(normalized, tp))
-    return ModelGemms(families, dict(left_out), whole, experts, norms)
+    return ModelGemms(families, dict(left_out), whole, experts, norms, tuple(_mlps(model, weights, tp)))
+
+
+def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int) -> Iterator[GemmFamily]:
+    """Yield the families of `gated_linear` of a model's gated MLPs, by the generic names of products' weights."""
+    blocks: dict[str, list[torch.nn.Module]] = {}
+    for name, block in model.named_modules():
+        if holds_mlp(block):
+            blocks.setdefault(sharding.generic(name), []).append(block)
+    found: dict[tuple[Product, str, int], list[str]] = {}
+    for name, alike in blocks.items():
+        gates = {gate_of(block) for block in alike}
+        gate = gates.pop() if len(gates) == 1 else None
+        # Of a weight of both that GPUs share, none has the rows of up to those of gate that it has.
+        if gate is None or (tp > 1 and len(gate.layers) == 1):
+            continue
+        read = [f"{name}.{layer}.weight" for layer in gate.layers]
+        for (product, of, factor), names in weights.items():
+            if product.scaling == "none" and all(each in names for each in read):
+                gated = _gated(product, product.n * len(read) // 2, gate.activation)
+                found.setdefault((gated, of, factor), []).extend([name] * names.count(read[0]))
+    for key, names in found.items():
+        yield GemmFamily(*key, tuple(dict.fromkeys(names)), len(names))
 
 
 def _norms(normalized: Mapping[str, NormCalls], tp: int) -> Iterator[GemmFamily]:
@@ -126,6 +152,13 @@ def _norms(normalized: Mapping[str, NormCalls], tp: int) -> Iterator[GemmFamily]
                 found.setdefault(key, []).extend([name] * calls.rows[:half].count(one))
     for (product, eps, of, factor), names in found.items():
         yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), eps=eps)
+
+
+def _gated(product: Product, n: int, activation: str) -> Product:
+    """What a gated layer of N columns computes, whose products with gate and up are this one, or this one's halves."""
+    kinds = (product.a_dtype, product.b_dtype, product.out_dtype)
+    aligned = contiguous_aligned("gated_linear", (1, n, product.k), kinds, product.layout)
+    return product._replace(op="gated_linear", n=n, epilogue=activation, aligned=aligned)
 
 
 def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]:

@@ -1,0 +1,215 @@
+"""The first half of a gated MLP by `gated_linear` where tables say that it is no slower, for `tuner.models.accelerate`.
+
+An eager call that the kernels do not serve is the caller's own. torch.compile and torch.export see one operator,
+`triton_tuner::gated_by_evidence`, which chooses at each run; what the kernels do not serve there is a product for each
+weight, the activation, and the product of both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from tuner.kernels.base.activations import activated
+from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
+from tuner.kernels.ops.linear import DTYPES, are_plain, linear
+from tuner.kernels.ops.linear import preference as product_preference
+from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
+from tuner.launch.torch_precision import torch_precision
+from tuner.lookup import evidence, lookup
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+from tuner.problem.gemm_fields import MAX_SIZE
+
+CALL_CACHE = CallCache()
+_MOST_SHAPES = 8192
+
+Weights = tuple[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]
+"""The weights of gate and of up [N, K], or one [2N, K] with the rows of both."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Preference:
+    """Who serves the gated layers of one family.
+
+    Attributes:
+        activation: The gate's activation, by `gated_linear`'s name.
+        is_auto: Whether the kernels serve only what a table says that they are no slower at.
+        up_first: Whether a weight of both has the rows of up first.
+        shape: N and K.
+        options: The key of these calls among the plans.
+        by_torch: Shapes and dtypes of x that the kernels do not serve.
+    """
+
+    activation: str
+    is_auto: bool
+    up_first: bool
+    shape: tuple[int, int]
+    options: tuple[str, bool]
+    by_torch: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles of a block share the preference of their process."""
+        return preference, (self.activation, self.is_auto, self.up_first, self.shape)
+
+
+@functools.cache
+def preference(activation: str, is_auto: bool, up_first: bool, shape: tuple[int, int]) -> Preference:
+    """The preference that all gated layers [N, K] of this process share."""
+    made = Preference(activation, is_auto, up_first, shape, (activation, is_auto))
+    lookup.on_change(made.by_torch.clear)
+    return made
+
+
+def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor | None:
+    """Compute activation(x @ gate.T) * (x @ up.T), or None where the caller is to, in its own way.
+
+    That is what tables say is slower, what needs a gradient, is cast by autocast or is transformed by torch.func, and
+    what the kernels do not take.
+
+    Raises:
+        Exception: What `gated_linear` raises where no kernel could be launched.
+    """
+    if is_tracing():
+        return _traced(x, weights, preferred)
+    if type(x) not in PLAIN_TENSORS or type(weights[0]) not in PLAIN_TENSORS:
+        return _traced(x, weights, preferred) if _is_traced() else None
+    by_torch = preferred.by_torch
+    if by_torch and (x.shape, x.dtype) in by_torch:
+        return None
+    gate, up = _halves(weights, preferred.up_first)
+    # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
+    found = CALL_CACHE.run((x, gate, up), preferred.options)
+    if found is not None:
+        return found
+    if _is_traced():
+        return _traced(x, weights, preferred)
+    return _launched(x, gate, up, preferred) if _is_served(x, gate, up, preferred) else None
+
+
+def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights of gate and of up."""
+    if len(weights) == 2:
+        return weights
+    first, second = weights[0].chunk(2)
+    return (second, first) if up_first else (first, second)
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or arguments.is_recorded()
+
+
+def _traced(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor | None:
+    """The operator, which chooses when it runs."""
+    if not (are_plain((x, *weights)) and _fit(x, weights)) or _is_followed(x, weights):
+        return None
+    given = [*weights], preferred.up_first, preferred.activation, preferred.is_auto
+    result: torch.Tensor = torch.ops.triton_tuner.gated_by_evidence(x, *given)
+    return result
+
+
+def _fit(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
+    """Whether shapes, dtypes and devices fit; the caller's own way says what is wrong with others."""
+    if x.dim() < 2 or x.dtype not in DTYPES:
+        return False
+    first = weights[0]
+    kinds = (each.dtype == x.dtype and each.device == x.device and each.shape == first.shape for each in weights)
+    return all(kinds) and first.dim() == 2 and first.shape[1] == x.shape[-1]
+
+
+def _is_followed(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
+    """Whether operands need torch's own operators: for a gradient, or for autocast."""
+    return autocast.is_on(x) or arguments.ask_derivatives(x, *weights)
+
+
+def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: Preference) -> bool:
+    """Whether the kernels take an eager call, and are to serve it."""
+    weights = gate, up
+    if not (are_plain((x, *weights)) and _fit(x, weights)) or _is_followed(x, weights):
+        return False
+    (n, k), rows = gate.shape, x.numel() // max(x.shape[-1], 1)
+    # The op would copy a weight whose rows are apart, at each call.
+    if not (rows and n and k) or any(each.stride(1) != 1 or each.stride(0) != gate.stride(0) for each in weights):
+        return False
+    index, sources = x.device.index, lookup.resolver()
+    is_taken = _is_supported(x.device) and max(rows, 2 * n) <= MAX_SIZE
+    if is_taken and not preferred.is_auto:
+        return True
+    if is_taken and _is_faster(sources, (rows, n, k), x.dtype, preferred.activation, index):
+        return True
+    # If another thread named other tables meanwhile, the next call asks them.
+    if lookup.resolver() is sources:
+        if len(preferred.by_torch) >= _MOST_SHAPES:
+            preferred.by_torch.clear()
+        preferred.by_torch.add((x.shape, x.dtype))
+    return False
+
+
+def _is_supported(device: torch.device) -> bool:
+    return arguments.has_kernels(device) and _has_features(device.index)
+
+
+@functools.cache
+def _has_features(index: int | None) -> bool:
+    device = dispatch.device_of(index)
+    return device.is_interpreter or device.features.supported
+
+
+def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: Preference) -> torch.Tensor:
+    """By a kernel, whose plan is stored; where others may be slower, tables are asked of each number of rows."""
+    (n, k), dtype, index = gate.shape, x.dtype, x.device.index
+
+    def serves_rows(rows: int) -> bool:
+        sources = lookup.resolver()
+        return not preferred.is_auto or _is_faster(sources, (rows, n, k), dtype, preferred.activation, index)
+
+    kept = functools.partial(gated_linear.checked_call, cache=CALL_CACHE, options=preferred.options)
+    return kept(x, gate, up, preferred.activation, serves_rows=serves_rows)
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_faster(
+    _of: object, sizes: tuple[int, int, int], dtype: torch.dtype, activation: str, index: int | None
+) -> bool:
+    """Whether a table says that the kernels are no slower than torch; asked once for the tables that are named."""
+    return evidence.beats_vendor(problem(sizes, dtype, activation), dispatch.device_of(index))
+
+
+def problem(sizes: tuple[int, int, int], dtype: torch.dtype, activation: str) -> Problem:
+    """The problem of gated layers whose tensors are contiguous, by M, N and K."""
+    precision = torch_precision() if dtype == torch.float32 else "default"
+    name = dtypes.name_of(dtype)
+    return Problem(*sizes, dtype=name, layout="nt", op="gated_linear", epilogue=activation, precision=precision)
+
+
+def _run(x: torch.Tensor, weights: list[torch.Tensor], up_first: bool, activation: str, is_auto: bool) -> torch.Tensor:
+    """The operator's own call, in which torch has already recorded whatever gradients there are."""
+    given = tuple(weights)
+    n = given[0].shape[0] // (3 - len(given))
+    preferred = preference(activation, is_auto, up_first, (n, given[0].shape[1]))
+    with torch.no_grad(), autocast.off(x):
+        found = gated(x, given, preferred)
+        return _by_products(x, given, preferred) if found is None else found
+
+
+def _by_products(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor:
+    """By a product for each weight, which tables choose too, and by torch's activation."""
+    is_auto = preferred.is_auto
+    products = [linear(x, each, None, product_preference(is_auto, *each.shape, False)) for each in weights]
+    gate, up = products if len(products) > 1 else products[0].chunk(2, dim=-1)[:: -1 if preferred.up_first else 1]
+    return activated(gate, preferred.activation) * up
+
+
+def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_together(x=x, weight=weights[0])
+    return x.new_empty((*x.shape[:-1], weights[0].shape[0] // (3 - len(weights))))
+
+
+_library = torch.library.Library("triton_tuner", "FRAGMENT")
+_library.define("gated_by_evidence(Tensor x, Tensor[] weights, bool up_first, str activation, bool is_auto) -> Tensor")
+_library.impl("gated_by_evidence", _run, "CompositeExplicitAutograd")
+_library.impl("gated_by_evidence", _shaped, "Meta")  # see torch_library: `register_fake` is slow
