@@ -90,14 +90,14 @@ def check_memory(**tensors: torch.Tensor | None) -> None:
     """Check that each tensor has memory of its own, and that nobody records operators in place of their values."""
     if is_recorded() and all(tensor is None or has_memory(tensor) for tensor in tensors.values()):
         raise InputError(
-            "torch.jit.trace, make_fx or a FakeTensorMode records this call: expected `matmul`, which alone is an "
-            "operator to them; use torch's own op there"
+            "torch.jit.trace, make_fx or a FakeTensorMode records this call: expected `matmul` or `gated_linear`, "
+            "which alone are operators to them; use torch's own op there"
         )
     for name, tensor in tensors.items():
         if tensor is not None and not has_memory(tensor):
             raise InputError(
                 f"{name} is a {type(tensor).__name__} without memory of its own: expected a plain tensor; what is "
-                "traced, wrapped or transformed by torch.func goes into `matmul` alone"
+                "traced, wrapped or transformed by torch.func goes into `matmul` and `gated_linear` alone"
             )
 
 

@@ -139,7 +139,7 @@ def _with_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
 def _operands(given: _Tensors, out: torch.Tensor, activation: str) -> GatedOperands:
     x, gate, up, out = (_by_rows(each) for each in (*given, out))
     # Their number decides M alone, unless there is but one row.
-    m = len(x) if 1 < len(x) <= MAX_SIZE else None
+    m = len(x) if len(x) > 1 else None
     problem = problem_of(_problem, (x, gate, up, out), activation, arguments.precision_of(x, None), m=m)
     return GatedOperands(x, gate, up, out, problem, out)
 
@@ -154,12 +154,8 @@ def _by_rows(matrix: torch.Tensor) -> torch.Tensor:
 def _problem(  # noqa: PLR0917
     x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str, precision: str
 ) -> Problem:
-    shape = len(x), len(gate), x.shape[1]
-    for (name, remedy), size, most in zip(_SPLITTING.items(), shape, _MOST, strict=True):
-        if size > most:
-            raise InputError(f"{name} is {size}: expected at most {most}; {remedy}")
     return Problem(
-        *shape,
+        *(len(x), len(gate), x.shape[1]),
         dtype=dtypes.name_of(x.dtype),
         layout="nt",
         aligned=is_aligned(x, gate, up, out),
@@ -185,8 +181,12 @@ def _check_shapes(given: _Tensors) -> None:
 
 
 def _check_rows(given: _Tensors) -> None:
-    """Check that both weights have contiguous rows, as far apart in one as in the other."""
-    _, gate, up = given
+    """Check that sizes fit into 32 bits, and both weights' rows are contiguous and as far apart in one as the other."""
+    x, gate, up = given
+    sizes = math.prod(x.shape[:-1]), len(gate), x.shape[-1]
+    for (name, remedy), size, most in zip(_SPLITTING.items(), sizes, _MOST, strict=True):
+        if size > most:
+            raise InputError(f"{name} is {size}: expected at most {most}; {remedy}")
     if not gate.numel():
         return
     for name, weight in (("gate", gate), ("up", up)):

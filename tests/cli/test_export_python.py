@@ -163,6 +163,27 @@ def test_a_module_of_norms_tells_their_eps_apart(make_row, make_table):
             tuned.config(32, 4096, 1, "bf16", **wrong)
 
 
+@pytest.mark.usefixtures("no_tables")
+def test_a_module_of_gated_layers_tells_activations_apart(make_row, make_table):
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "SWAP_AB": False}
+    kind = {"dtype": "bf16", "layout": "nt"}
+    rows = [
+        make_row(
+            *(320, 4096, 1024),
+            config=Config("gated_pointer", **tile, num_stages=3, num_warps=warps, launch_pdl=True),
+            version=1,
+            op="gated_linear",
+            epilogue=epilogue,
+            **kind,
+        )
+        for epilogue, warps in (("silu", 8), ("none", 4))
+    ]
+    tuned = load(dispatcher(replace(make_table(*rows), op="gated_linear")).text)
+    shape = 320, 4096, 1024
+    found = [tuned.config(*shape, **kind, **rest) for rest in ({"epilogue": "silu"}, {}, {"epilogue": "gelu"})]
+    assert [each and each["num_warps"] for each in found] == [8, 4, None]
+
+
 def load(text: str) -> ModuleType:
     module = ModuleType("tuned")
     exec(text, module.__dict__)

@@ -18,6 +18,8 @@ bmm,16,16,32,fp16,nn,2,,,,
 grouped_mm,20,32,32,fp32,nt,,3,,,
 fused_experts,9,32,32,fp32,nt,,4,2,silu,
 fused_experts,9,32,32,fp32,nt,,4,5,silu,
+gated_linear,9,32,40,fp32,nt,,,,silu,
+gated_linear,3,32,40,bf16,nn,,,,silu,
 vector_add,1000,1,1,fp32,nn,,,,,
 vector_add,8,2,1,fp32,nn,,,,,
 softmax,20,100,1,fp16,nn,,,,,
@@ -27,12 +29,13 @@ rms_norm,6,64,1,fp32,nn,,,,,1e-5
 """
 LOOKUPS = """
 import torch, tuner
-from tuner.kernels import fused_experts, rms_norm, softmax, vector_add
+from tuner.kernels import fused_experts, gated_linear, rms_norm, softmax, vector_add
 for op, shape, rest in (
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 2}}),
     ("grouped_mm", (20, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 3}}),
     ("fused_experts", (9, 32, 32),
      {"dtype": "fp32", "layout": "nt", "epilogue": "silu", "extras": {"groups": 4, "top_k": 2}}),
+    ("gated_linear", (9, 32, 40), {"dtype": "fp32", "layout": "nt", "epilogue": "silu"}),
     ("vector_add", (1000, 1, 1), {"dtype": "fp32"}),
     ("softmax", (20, 100, 1), {"dtype": "fp16"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32", "layout": "tn"}),
@@ -40,6 +43,7 @@ for op, shape, rest in (
     ("rms_norm", (6, 64, 1), {"dtype": "fp32", "extras": {"eps": 1e-05}}),
     ("bmm", (16, 16, 32), {"dtype": "fp16", "extras": {"batch": 4}}),
     ("fused_experts", (9, 32, 32), {"dtype": "fp32", "layout": "nt", "extras": {"groups": 4, "top_k": 2}}),
+    ("gated_linear", (9, 32, 40), {"dtype": "fp32", "layout": "nt"}),
     ("vector_add", (1500, 1, 1), {"dtype": "fp32"}),
     ("softmax", (16, 64, 1), {"dtype": "fp32"}),
     ("rms_norm", (6, 64, 1), {"dtype": "fp32", "extras": {"eps": 2e-06}}),
@@ -51,20 +55,27 @@ x, weights = torch.randn(9, 32), (torch.randn(4, 64, 32), torch.randn(4, 32, 32)
 gate, up = (x @ weights[0][1].t()).chunk(2, dim=-1)
 moe = fused_experts(x, *weights, torch.full((9, 2), 1), torch.full((9, 2), 0.5))
 torch.testing.assert_close(moe, (torch.nn.functional.silu(gate) * up) @ weights[1][1].t(), rtol=1e-4, atol=1e-3)
+x, gate, up = torch.randn(3, 3, 40), *torch.randn(2, 32, 40)
+gated = torch.nn.functional.silu(x @ gate.t()) * (x @ up.t())
+torch.testing.assert_close(gated_linear(x, gate, up), gated, rtol=1e-4, atol=1e-3)
 rows = torch.randn(64, 16).t()
 torch.testing.assert_close(softmax(rows), torch.softmax(rows, -1))
 x, weight = torch.randn(2, 3, 64), torch.randn(64)
 torch.testing.assert_close(rms_norm(x, weight, 1e-6), torch.nn.functional.rms_norm(x, (64,), weight, 1e-6))
 """
 EXACT = [
-    *("bmm exact", "grouped_mm exact", "fused_experts exact", "vector_add exact", "softmax exact", "softmax exact"),
-    *("rms_norm exact", "rms_norm exact"),
+    *("bmm exact", "grouped_mm exact", "fused_experts exact", "gated_linear exact", "vector_add exact"),
+    *("softmax exact", "softmax exact", "rms_norm exact", "rms_norm exact"),
 ]
-UNTUNED = ["bmm default", "fused_experts default", "vector_add default", "softmax default", "rms_norm default"]
+UNTUNED = [
+    *("bmm default", "fused_experts default", "gated_linear default", "vector_add default", "softmax default"),
+    "rms_norm default",
+]
 TABLES = {
     "bmm": [{"batch": 2}],
     "grouped_mm": [{"groups": 3}],
     "fused_experts": [{"groups": 4, "top_k": 2}],
+    "gated_linear": [{}],
     "vector_add": [{}],
     "softmax": [{}, {}],
     "rms_norm": [{"eps": 1e-05}, {"eps": 1e-06}],
@@ -92,8 +103,9 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
     options = ("--suite", "ours.csv", "--device", "interpreter", "--trials", "4", "--json")
     measured = json.loads(python("-m", "tuner", "run", *options, expected=1))
     refused = [problem for problem in measured["problems"] if not problem["winner"]]
-    assert [problem["problem"]["op"] for problem in refused] == ["fused_experts", "vector_add"]
-    for problem, words in zip(refused, ("top_k is 5 of 4 experts", "Problem(M, 1, 1, op='vector_add')"), strict=True):
+    assert [problem["problem"]["op"] for problem in refused] == ["fused_experts", "gated_linear", "vector_add"]
+    reasons = "top_k is 5 of 4 experts", "no layout nn: expected nt", "Problem(M, 1, 1, op='vector_add')"
+    for problem, words in zip(refused, reasons, strict=True):
         assert words in problem["reason"]
     assert python("-c", LOOKUPS, TRITON_INTERPRET="1").splitlines()[: len(EXACT)] == EXACT
 
@@ -109,6 +121,7 @@ def test_problems_of_other_ops_are_tuned_looked_up_and_exported(python, run, no_
         ("bmm", "M=16,N=16,K=32,batch=2"),
         ("grouped_mm", "M=20,N=32,K=32,dtype=fp32,layout=nt,groups=3"),
         ("fused_experts", "M=9,N=32,K=32,dtype=fp32,layout=nt,groups=4,top_k=2,epilogue=silu"),
+        ("gated_linear", "M=9,N=32,K=40,dtype=fp32,layout=nt,epilogue=silu"),
         ("softmax", "M=20,N=100"),
         ("rms_norm", "M=6,N=64,dtype=fp32,eps=1e-6"),
         ("rms_norm", "M=6,N=64,dtype=fp32,eps=0.00001"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -358,3 +360,26 @@ def test_torch_compile_has_no_break_and_no_graph_for_each_m(given_out):
         torch.testing.assert_close(compiled(x, gate, up, out), right + 1, rtol=1e-5, atol=1e-5)
         assert out is None or torch.allclose(out, right, atol=1e-5)
     assert len(graphs) == 1
+
+
+def test_a_problem_that_was_made_for_another_m_is_the_one_that_its_tensors_stand_for():
+    """Ms of few kinds of operands in random order, so that most problems are made of another M's."""
+    draw, families = random.Random(16), set()
+
+    def matrix(rows: int, columns: int, beyond: int) -> torch.Tensor:
+        shift = draw.choice((0, 0, 8, 1))
+        room = torch.empty(shift + rows * (columns + beyond), dtype=torch.float16)
+        return room[shift:].view(rows, columns + beyond)[:, :columns]
+
+    for _ in range(2000):
+        m, (n, k) = draw.choice((1, 2, 8, 17, 64, 200)), draw.choice(((64, 32), (40, 72), (1, 8), (33, 1)))
+        beyond = draw.choice((0, 0, 8, 3))
+        weights = matrix(n, k, beyond), matrix(n, k, beyond)
+        x, out = matrix(m, k, draw.choice((0, 8, 3))), matrix(m, n, draw.choice((0, 8, 3)))
+        operands = gated_linear_op._operands(gated_linear_op._Tensors(x, *weights), out, "silu")
+        matrices = operands.a, operands.b, operands.up, operands.out
+        assert operands.problem == gated_linear_op._problem(*matrices, "silu", "default"), [
+            t.stride() for t in matrices
+        ]
+        families.add(operands.problem.family)
+    assert len(families) == 6

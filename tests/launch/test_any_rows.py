@@ -100,6 +100,32 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     assert not any(told["looked"] for told in ready.printed["calls"])
 
 
+@pytest.mark.parametrize(
+    ("kernel", "first", "last"),
+    [
+        ("gated_pointer", 65, 256),
+        pytest.param("gated_warp_specialized", 65, 256, marks=pytest.mark.long),
+        pytest.param("gated_gemv", 2, 4, marks=pytest.mark.long),
+    ],
+)
+def test_a_gated_layer_with_two_weights_is_launched_by_what_ships_and_by_earlier_plans(
+    kernel, first, last, ship, make_stub
+):
+    problem = Problem(last, 256, 512, layout="nt", epilogue="silu", op="gated_linear")
+    config = registry.find("gated_linear", kernel).default_config(problem, KNOWN["sm_90"])
+    paths = ship(problem, config=config, first=first)
+    ms = [last - 1, *range(first, last + 1, 1 if last < 16 else 7), last, first, last - 1]
+    ready, short, long = (make_stub().run("served.py", "gated", str(each), json.dumps(ms)) for each in paths)
+    for report in (ready, short):
+        assert [*map(without_addresses, report.launches)] == [*map(without_addresses, long.launches)]
+        assert_each_call_launched_its_own(report)
+        assert report.printed["compiled"] == long.printed["compiled"] == 0
+    assert "no tuned config" not in long.stderr
+    assert sum(told["looked"] for told in long.printed["calls"]) == len(set(ms))
+    assert [told["looked"] for told in short.printed["calls"]] == [1] + [0] * (len(ms) - 1)
+    assert not any(told["looked"] for told in ready.printed["calls"])
+
+
 def test_what_ships_ready_is_launched_where_there_is_no_triton(ship, make_stub):
     plain, with_bias = (Problem(128, 256, 512, layout="nt", epilogue=epilogue) for epilogue in ("none", "bias"))
     path, *_ = ship(plain, with_bias, config=BY_KERNEL["tma"])

@@ -79,6 +79,14 @@ def families() -> None:
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
 
 
+def gated() -> None:
+    """A gated linear layer by a table's ranges, at the Ms given."""
+    tuner.use(sys.argv[2])
+    gate, up = stub_matmul.half(256, 512), stub_matmul.half(256, 512)
+    for m in json.loads(sys.argv[3]):
+        call(stub_matmul.half(m, 512), gate, up, op=gated_linear)
+
+
 def refused() -> None:
     """By a table's ranges; the device refuses the first launch after that of the first M."""
     tuner.use(sys.argv[2])
