@@ -77,6 +77,8 @@ def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Ten
         return _traced(x, weights, preferred)
     if type(x) not in PLAIN_TENSORS or type(weights[0]) not in PLAIN_TENSORS:
         return _traced(x, weights, preferred) if _is_traced() else None
+    if torch.is_grad_enabled() and (x.requires_grad or weights[0].requires_grad):
+        return None
     by_torch = preferred.by_torch
     if by_torch and (x.shape, x.dtype) in by_torch:
         return None
@@ -200,7 +202,7 @@ def _by_products(x: torch.Tensor, weights: Weights, preferred: Preference) -> to
     is_auto = preferred.is_auto
     products = [linear(x, each, None, product_preference(is_auto, *each.shape, False)) for each in weights]
     gate, up = products if len(products) > 1 else products[0].chunk(2, dim=-1)[:: -1 if preferred.up_first else 1]
-    return activated(gate, preferred.activation) * up
+    return activated(gate, preferred.activation).mul_(up)
 
 
 def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.Tensor:

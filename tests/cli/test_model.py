@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -184,7 +185,8 @@ def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
 def test_json_has_the_families_as_numbers(run, tmp_path, written):
     code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
     assert code == 0
-    *_, last, norm = json.loads(said)["families"]
+    *_, last, mlp, norm = json.loads(said)["families"]
+    assert (mlp["op"], mlp["n"], mlp["k"], mlp["epilogue"], mlp["count"]) == ("gated_linear", 96, 64, "silu", 4)
     assert (last["m"], last["n"], last["k"], last["count"], last["note"]) == ("1-4", 128, 64, 1, "lm_head")
     assert (norm["op"], norm["n"], norm["k"], norm["eps"], norm["count"]) == ("rms_norm", 64, 1, 1e-6, 9)
 
@@ -199,9 +201,9 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     out = tmp_path / "llama.csv"
     code, said, err = run("model", path, "--m", "1-512,8192", "--out", out)
     assert code == 0, err
-    assert f"6 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
+    assert f"7 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
     columns = ("m", "n", "k", "dtype", "layout", "count", "note")
-    *listed, norms, norms_of_prefill = rows(out)
+    *listed, gated, gated_of_prefill, norms, norms_of_prefill = rows(out)
     assert [tuple(row[name] for name in columns) for row in listed] == [
         ("1-512", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
         ("8192", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
@@ -214,7 +216,10 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
         ("1-512", "128256", "4096", "bfloat16", "nt", "1", "lm_head"),  # a prefill needs its last tokens alone
     ]
     names = "input_layernorm post_attention_layernorm model.norm"
-    assert tuple(norms.values()) == ("1-512", "4096", "1", "bfloat16", "nn", "rms_norm", "1e-06", "65", names)
+    mlps = ("1-512", "14336", "4096", "bfloat16", "nt", "silu", "gated_linear", "", "32", "mlp")
+    assert tuple(gated.values()) == mlps
+    assert gated_of_prefill == gated | {"m": "8192"}
+    assert tuple(norms.values()) == ("1-512", "4096", "1", "bfloat16", "nn", "", "rms_norm", "1e-06", "65", names)
     assert norms_of_prefill == norms | {"m": "8192"}
     found = suite.load_with_ladders(out)
     assert [(str(each), isinstance(each, Ladder)) for each in found][:2] == [
@@ -239,6 +244,45 @@ def test_experts_are_grouped_products_of_each_tokens_rows_and_a_command(run, tmp
     ]
     assert "tuner moe --experts 4 --intermediate 48 --hidden 64 --topk 2 --for vllm --out DIR" in err
     assert "whole on each GPU by the model's own plan: model.layers.*.mlp.gate.weight" in err
+
+
+def gated_rows(path):
+    names = ("m", "n", "k", "epilogue", "count", "note")
+    return [tuple(row[name] for name in names) for row in rows(path) if row.get("op") == "gated_linear"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama", [("96", "silu", "4", "mlp")]),
+        ("gemma", [("96", "gelu", "4", "mlp")]),
+        ("phi", [("96", "silu", "4", "mlp")]),
+        ("qwen_moe", [("96", "silu", "1", "mlp")]),
+        ("deepseek", [("96", "silu", "1", "mlp"), ("32", "silu", "3", "mlp.shared_experts")]),
+        *((name, []) for name in ("phi_1", "mixtral", "gpt_oss")),
+    ],
+)
+def test_gated_mlps_are_families_beside_their_products(name, expected, run, tmp_path, written):
+    out = tmp_path / "out.csv"
+    assert run("model", written(name), "--m", "1-8", "--out", out)[0] == 0
+    assert gated_rows(out) == [("1-8", n, "64", *rest) for n, *rest in expected]
+    problems = [each for each in suite.load(out) if each.op == "gated_linear"]
+    assert {each.n for each in problems} == {int(n) for n, *_ in expected}
+    products = [row for row in rows(out) if not row.get("op") and re.search("gate_proj|gate_up_proj", row["note"])]
+    assert len(products) == len(expected)
+
+
+def test_gated_mlps_that_no_kernel_computes_are_no_families(run, tmp_path, written):
+    out = tmp_path / "out.csv"
+    for name, typed, fields, expected in (
+        ("llama", ["--tp", 2], {}, [("1-8", "48", "64", "silu", "4", "mlp")]),
+        ("phi", ["--tp", 2], {}, []),  # a GPU has other rows of gate than of up
+        ("llama", ["--dtype", "e4m3"], {}, []),
+        ("llama", [], {"mlp_bias": True}, []),
+        ("llama", [], {"hidden_act": "gelu"}, []),  # the exact form
+    ):
+        assert run("model", written(name, **fields), *typed, "--m", "1-8", "--out", out)[0] == 0
+        assert gated_rows(out) == expected
 
 
 def test_norms_of_heads_have_a_row_for_each_head_of_a_gpu(run, tmp_path, written):

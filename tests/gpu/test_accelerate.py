@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from tuner.kernels.ops import gated_linear
 from tuner.kernels.ops import matmul as ops
 from tuner.models import accelerate, restore
 
@@ -125,6 +126,70 @@ def test_a_norm_is_one_kernel_and_no_less_exact():
         assert accelerate(norm).norms == ("",)
     assert kernels[0] > kernels[1] == 1
     assert errors[1] <= 1.01 * errors[0]
+
+
+class Mlp(nn.Module):
+    """A gated MLP, as Llama has it or as Phi 3 has it."""
+
+    def __init__(self, *, joined):
+        super().__init__()
+        if joined:
+            self.gate_up_proj = nn.Linear(256, 1024, bias=False)
+        else:
+            self.gate_proj, self.up_proj = nn.Linear(256, 512, bias=False), nn.Linear(256, 512, bias=False)
+        self.down_proj, self.act_fn = nn.Linear(512, 256, bias=False), nn.SiLU()
+
+    def forward(self, x):
+        if hasattr(self, "gate_up_proj"):
+            gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(self.act_fn(gate) * up)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_gated_mlp_is_two_launches_by_plans_and_captured(joined, monkeypatch):
+    mlp, calls, run = Mlp(joined=joined).to("cuda", torch.bfloat16), [], gated_linear.checked_call
+    exact = Mlp(joined=joined).to("cuda", torch.float64)
+    exact.load_state_dict(mlp.state_dict())
+    monkeypatch.setattr(
+        gated_linear, "checked_call", lambda *given, **named: (calls.append(1), run(*given, **named))[1]
+    )
+    assert accelerate(mlp, backend="tuner").mlps == ("",)
+
+    def assert_exact(found, x):
+        expected = exact(x.double())
+        assert ((found.double() - expected).norm() / expected.norm()).item() < 0.01
+
+    with torch.no_grad():
+        for count in (1, 8, 300):
+            calls.clear()
+            for _ in range(3):
+                x = rows(count)
+                assert_exact(mlp(x), x)
+            assert len(calls) <= 1
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+            mlp(x)
+        assert sum(each.device_type == torch.autograd.DeviceType.CUDA for each in profiler.events()) == 2
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            captured = mlp(x)
+        x.copy_(rows(300))
+        graph.replay()
+        assert_exact(captured, x)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("joined", [False, True])
+def test_one_inductor_program_serves_every_m_of_a_gated_mlp(joined):
+    mlp = Mlp(joined=joined).to("cuda", torch.bfloat16)
+    accelerate(mlp, backend="tuner")
+    compiled = torch.compile(mlp, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for count in (2, 8, 100):
+            x = rows(count)
+            torch.testing.assert_close(compiled(x), mlp(x), rtol=0, atol=0)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: torch.cuda.device_count() is below 2")

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
+
+from tuner.hardware.device import KNOWN
+from tuner.kernel import registry
+from tuner.problem import Problem
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +42,39 @@ def test_threads_share_a_model(report):
     assert len(launches) == len(shared) == 80
     for call in shared:
         assert sum({*call} <= launch for launch in launches) == 1
+
+
+def assert_each_step_reads_its_weights(report, launches_of_a_step):
+    steps = report.printed["steps"]
+    assert len(report.launches) == launches_of_a_step * len(steps)
+    for launch, step in zip(report.launches[::launches_of_a_step], steps, strict=True):
+        assert {*step["reads"]} <= addresses(launch), step["kind"]
+
+
+def checked_of(report):
+    """The steps that took the long way."""
+    steps = report.printed["steps"]
+    before = [0, *(step["checked"] for step in steps)]
+    return [step["kind"] for step, count in zip(steps, before, strict=False) if step["checked"] > count]
+
+
+def test_a_gated_mlp_is_two_launches_and_repeats_by_a_plan(stub):
+    report = stub.run("accelerated_mlps.py", json.dumps(["tuner", 8, 8, 8]))
+    assert len(report.printed["mlps"]) == 2
+    assert len(report.printed["exchanged"]) == 5
+    assert_each_step_reads_its_weights(report, 2)
+    assert checked_of(report) == ["new x of 8", "one of rows"] * 2
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_an_m_of_a_range_is_served_by_the_plan_of_another(backend, make_stub, make_rows, make_family, tmp_path):
+    problem = Problem(128, 128, 64, layout="nt", op="gated_linear", epilogue="silu")
+    config = registry.find("gated_linear", "gated_pointer").default_config(problem, KNOWN["sm_90"])
+    made = make_rows({problem: config})
+    rows = tuple(replace(row, vs_vendor=1.1) for row in made.rows)
+    path = replace(made, rows=rows, families=(make_family(128, first=65, problem=problem),)).write(tmp_path)
+    assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
+    report = make_stub().run("accelerated_mlps.py", json.dumps([backend, 100, 65, 128, 77]), str(path))
+    assert len(report.printed["mlps"]) == 2
+    assert_each_step_reads_its_weights(report, 1 if backend == "auto" else 2)
+    assert checked_of(report) == ["new x of 100"] * 2  # halves of one weight are of another class than parameters

@@ -18,8 +18,8 @@ class Product(NamedTuple):
     """A matrix product without its M. Names and values are those of the columns of a suite.
 
     Attributes:
-        op: "matmul", "bmm" or "grouped_mm"; "fused_experts" for both products of experts and what lies between, and
-            "rms_norm" for a norm of rows of n elements.
+        op: "matmul", "bmm" or "grouped_mm"; "fused_experts" for both products of experts and what lies between,
+            "gated_linear" for those of gate and up and what follows, and "rms_norm" for a norm of rows of n elements.
         device: the type of the operands' device, "cuda" for one.
         n, k: sizes in elements.
         a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling: see `tuner.Problem`.
