@@ -77,10 +77,7 @@ def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Ten
         return _traced(x, weights, preferred)
     if type(x) not in PLAIN_TENSORS or type(weights[0]) not in PLAIN_TENSORS:
         return _traced(x, weights, preferred) if _is_traced() else None
-    if torch.is_grad_enabled() and (x.requires_grad or weights[0].requires_grad):
-        return None
-    by_torch = preferred.by_torch
-    if by_torch and (x.shape, x.dtype) in by_torch:
+    if _is_callers(x, weights[0], preferred):
         return None
     gate, up = _halves(weights, preferred.up_first)
     # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
@@ -90,6 +87,14 @@ def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Ten
     if _is_traced():
         return _traced(x, weights, preferred)
     return _launched(x, gate, up, preferred) if _is_served(x, gate, up, preferred) else None
+
+
+def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: Preference) -> bool:
+    """Whether a look at the first weight and at earlier calls says that the kernels do not serve a call."""
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return True
+    by_torch = preferred.by_torch
+    return (bool(by_torch) and (x.shape, x.dtype) in by_torch) or weight.shape[0] < 2
 
 
 def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
