@@ -17,11 +17,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within, release_last
 from tuner.kernels.base.epilogue import activate
 from tuner.kernels.gemm.hopper.loader import async_load
 from tuner.kernels.gemm.hopper.output import halves, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of
+
+AFTER_LAST_STEP = gl.constexpr(8)
+"""The trigger of `blocks.release_last`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
     STAGE_ELEMENTS: gl.constexpr = (FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N) * FIXED.BLOCK_SIZE_K
     STAGE_BYTES: gl.constexpr = STAGE_ELEMENTS * x_desc.dtype.primitive_bitwidth // 8
     # Only these loads need to wait: results are stored after the first load has arrived.
-    await_predecessor(FIXED.PDL)
+    await_predecessor(FIXED.PDL, AFTER_LAST_STEP)
     steps = count_blocks(extents[2], FIXED.BLOCK_SIZE_K)
     stage = 0
     phase = 1  # the phase of unused barriers: stages are free at first
@@ -88,6 +91,7 @@ def fill(extents, buffers, barriers, descriptors, FIXED: gl.constexpr):  # noqa:
             async_load(up_desc, [start_n, start_k], barrier, up_buffers.index(stage))
             async_load(x_desc, [start_m, start_k], barrier, x_buffers.index(stage))
             stage, phase = following(stage, phase, FIXED.STAGES)
+    release_last(FIXED.PDL, AFTER_LAST_STEP)
 
 
 @gluon.jit
