@@ -6,6 +6,7 @@ import triton.language as tl
 
 from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import activate
+from tuner.kernels.gated.jit import AFTER_LAST_STEP
 
 
 @blocks.any_size
@@ -30,8 +31,6 @@ def gated_gemv_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotat
     WIDE: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
-    TRIGGER: tl.constexpr,
-    PREFETCH: tl.constexpr,
 ):
     """Compute all rows of activation(x @ gate.T) * (x @ up.T), half as many columns per program as BLOCK_SIZE_N.
 
@@ -48,9 +47,8 @@ def gated_gemv_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotat
     offs_m = tl.arange(0, BLOCK_SIZE_M)
     offs_n = tl.arange(0, HALF)
     offs_k = tl.arange(0, BLOCK_SIZE_K)
-    columns_left = (N - start_n).to(tl.int32)
     in_m = offs_m < M
-    in_n = offs_n < columns_left
+    in_n = offs_n < (N - start_n).to(tl.int32)
     if WIDE:
         offs_m = offs_m.to(tl.int64)
         offs_n = offs_n.to(tl.int64)
@@ -58,16 +56,11 @@ def gated_gemv_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotat
     up_first = up_ptr + start_n * stride_bn
     x_offsets = offs_m[:, None, None] * stride_am + offs_k[None, None, :]
     offsets = offs_n[None, :, None] * stride_bn + offs_k[None, None, :]
-    if PREFETCH > 0:
-        blocks.prefetch_rows(gate_first, stride_bn, columns_left, K, HALF, PREFETCH // 2)
-        blocks.prefetch_rows(up_first, stride_bn, columns_left, K, HALF, PREFETCH // 2)
-    blocks.await_predecessor(PDL, TRIGGER)
+    blocks.await_predecessor(PDL, AFTER_LAST_STEP)
     gates = tl.zeros((BLOCK_SIZE_M, HALF, BLOCK_SIZE_K // FOLD), dtype=tl.float32)
     ups = tl.zeros((BLOCK_SIZE_M, HALF, BLOCK_SIZE_K // FOLD), dtype=tl.float32)
     shape: tl.constexpr = (BLOCK_SIZE_M, HALF, BLOCK_SIZE_K // FOLD, FOLD)
-    steps = blocks.count_blocks(K, BLOCK_SIZE_K)
-    for step in range(steps):
-        blocks.release_midway(step, steps, PDL, TRIGGER)
+    for step in range(blocks.count_blocks(K, BLOCK_SIZE_K)):
         x_mask = in_m[:, None, None]
         mask = in_n[None, :, None]
         if not EVEN_K:
@@ -84,7 +77,7 @@ def gated_gemv_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotat
         else:
             gates += x * gate
             ups += x * up
-    blocks.release_last(PDL, TRIGGER)
+    blocks.release_last(PDL, AFTER_LAST_STEP)
     values = activate(tl.sum(gates, axis=2), ACTIVATION) * tl.sum(ups, axis=2)
     out_first = out_ptr + start_n
     tl.store(

@@ -19,12 +19,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within, release_last
 from tuner.kernels.base.epilogue import activate
+from tuner.kernels.gated.jit import AFTER_LAST_STEP
 from tuner.kernels.gemm.hopper.loader import async_load
 from tuner.kernels.gemm.hopper.output import halves, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of
-
-AFTER_LAST_STEP = gl.constexpr(8)
-"""The trigger of `blocks.release_last`."""
 
 
 @dataclass(frozen=True)

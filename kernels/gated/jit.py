@@ -9,6 +9,10 @@ import triton.language as tl
 
 from tuner.kernels.base import blocks
 from tuner.kernels.base.epilogue import activate
+from tuner.kernels.space import refinements
+
+AFTER_LAST_STEP = tl.constexpr(refinements.AFTER_LAST_STEP)
+"""When these kernels let the next one start (docs/decisions.md, 127)."""
 
 
 @blocks.any_size
@@ -35,8 +39,6 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
-    TRIGGER: tl.constexpr,
-    PREFETCH: tl.constexpr,
 ):
     """Compute one tile of activation(x @ gate.T) * (x @ up.T), both products at once, summed in float32.
 
@@ -54,8 +56,7 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
         EVEN_K: whether BLOCK_SIZE_K divides K.
         WIDE: whether offsets within a tile need 64 bits.
         ACTIVATION, PRECISION: see `epilogue.activate` and `tl.dot`.
-        PDL, TRIGGER: see `blocks.await_predecessor`.
-        PREFETCH: bytes of both weights that a program prefetches into the L2 before it waits.
+        PDL: see `blocks.await_predecessor`; the next kernel starts after the last step along K.
     """
     HALF: tl.constexpr = BLOCK_SIZE_N // 2
     tiles_n = blocks.count_blocks(N, HALF)
@@ -71,18 +72,14 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
     offs_n = tl.arange(0, HALF)
     offs_k = tl.arange(0, BLOCK_SIZE_K)
     in_m = offs_m < M - start_m
-    columns_left = (N - start_n).to(tl.int32)
-    in_n = offs_n < columns_left
+    in_n = offs_n < (N - start_n).to(tl.int32)
     if WIDE:
         offs_m = offs_m.to(tl.int64)
         offs_n = offs_n.to(tl.int64)
     x_first = x_ptr + start_m * stride_am
     gate_first = gate_ptr + start_n * stride_bn
     up_first = up_ptr + start_n * stride_bn
-    if PREFETCH > 0:
-        blocks.prefetch_rows(gate_first, stride_bn, columns_left, K, HALF, PREFETCH // 2)
-        blocks.prefetch_rows(up_first, stride_bn, columns_left, K, HALF, PREFETCH // 2)
-    blocks.await_predecessor(PDL, TRIGGER)
+    blocks.await_predecessor(PDL, AFTER_LAST_STEP)
     steps = blocks.count_blocks(K, BLOCK_SIZE_K)
     if SWAP_AB:
         gate = tl.zeros((HALF, BLOCK_SIZE_M), dtype=tl.float32)
@@ -90,7 +87,6 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
         x_offsets = offs_m[None, :] * stride_am + offs_k[:, None]
         offsets = offs_n[:, None] * stride_bn + offs_k[None, :]
         for step in range(steps):
-            blocks.release_midway(step, steps, PDL, TRIGGER)
             start = step * BLOCK_SIZE_K
             if EVEN_K:
                 x = tl.load(x_first + start + x_offsets, mask=in_m[None, :], other=0.0)
@@ -103,7 +99,7 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
                 u = tl.load(up_first + start + offsets, mask=in_n[:, None] & in_k[None, :], other=0.0)
             gate = tl.dot(g, x, gate, input_precision=PRECISION)
             up = tl.dot(u, x, up, input_precision=PRECISION)
-        blocks.release_last(PDL, TRIGGER)
+        blocks.release_last(PDL, AFTER_LAST_STEP)
         values = tl.trans((activate(gate, ACTIVATION) * up).to(out_ptr.dtype.element_ty))
     else:
         gate = tl.zeros((BLOCK_SIZE_M, HALF), dtype=tl.float32)
@@ -111,7 +107,6 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
         x_offsets = offs_m[:, None] * stride_am + offs_k[None, :]
         offsets = offs_n[None, :] * stride_bn + offs_k[:, None]
         for step in range(steps):
-            blocks.release_midway(step, steps, PDL, TRIGGER)
             start = step * BLOCK_SIZE_K
             if EVEN_K:
                 x = tl.load(x_first + start + x_offsets, mask=in_m[:, None], other=0.0)
@@ -124,7 +119,7 @@ def gated_kernel(  # noqa: ANN201, PLR0915, PLR0917  jit bodies take no such ann
                 u = tl.load(up_first + start + offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
             gate = tl.dot(x, g, gate, input_precision=PRECISION)
             up = tl.dot(x, u, up, input_precision=PRECISION)
-        blocks.release_last(PDL, TRIGGER)
+        blocks.release_last(PDL, AFTER_LAST_STEP)
         values = (activate(gate, ACTIVATION) * up).to(out_ptr.dtype.element_ty)
     out_first = out_ptr + start_m * stride_cm + start_n
     tl.store(out_first + offs_m[:, None] * stride_cm + offs_n[None, :], values, mask=in_m[:, None] & in_n[None, :])

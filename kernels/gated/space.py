@@ -12,7 +12,7 @@ from tuner.kernels.gated.operands import product
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv as product_gemv
-from tuner.kernels.space import refinements, tile_resources, tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import MAX_SIZE
@@ -22,7 +22,6 @@ DTYPES = ("float32", "float16", "bfloat16")
 MOST_SWAPPED_ROWS = 256
 MOST_ROWS = 2
 """The most rows of `gated_gemv`: of 4 it took 1.09 times as long as `gated_pointer` (an H100)."""
-_OPTIONS = (refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -60,9 +59,7 @@ def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
 def pointer(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `gated_pointer`."""
     axes = pointer_axes(problem, device)
-    return SearchSpace(
-        POINTER, problem, device, axes, POINTER_RULES, _canonical, _expand, options=_OPTIONS, refine=_refine
-    )
+    return SearchSpace(POINTER, problem, device, axes, POINTER_RULES, _canonical, _expand)
 
 
 def pointer_axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -91,11 +88,6 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 def _canonical(config: Config, problem: Problem, device: Device) -> Config:
     one = pointer_space.canonical(*as_computed(config, problem), device)
     return config.replace(GROUP_SIZE_M=one["GROUP_SIZE_M"], num_stages=one["num_stages"])
-
-
-def _refine(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    if problem.m <= MOST_SWAPPED_ROWS:
-        yield from refinements.of_splits(config, problem, device)
 
 
 def pointer_shared_bytes(config: Config, problem: Problem, device: Device) -> int:
@@ -138,7 +130,7 @@ _OF_PRODUCT = tuple(
     each for each in pointer_space.RULES if each.name not in ("parameters", "shared memory", tile_rules.waves.name)
 )
 POINTER_RULES = (
-    tile_rules.parameters(pointer_axes, _OPTIONS, ("SWAP_AB",)),
+    tile_rules.parameters(pointer_axes, optional=("SWAP_AB",)),
     _halves,
     _swapped,
     _MEMORY,
@@ -155,8 +147,7 @@ def supports_gemv(problem: Problem, device: Device) -> str | None:
 
 def gemv(problem: Problem, device: Device) -> SearchSpace:
     """The search space of `gated_gemv`: that of `gemv` without splits, for the columns of both weights."""
-    axes, refine = _gemv_axes(device), refinements.of_rows
-    return SearchSpace(GEMV, problem, device, axes, GEMV_RULES, options=_OPTIONS, refine=refine)
+    return SearchSpace(GEMV, problem, device, _gemv_axes(device), GEMV_RULES)
 
 
 def _gemv_axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
@@ -169,6 +160,6 @@ def _both(config: Config, problem: Problem) -> tuple[Config, Problem]:
 
 
 GEMV_RULES = (
-    tile_rules.parameters(lambda _, device: _gemv_axes(device), _OPTIONS, ("num_stages",)),
+    tile_rules.parameters(lambda _, device: _gemv_axes(device), optional=("num_stages",)),
     *(splitting.on_view(_both, each) for each in product_gemv.OF_TILE),
 )

@@ -39,9 +39,8 @@ def main(arch: str, sampled: int) -> None:
         for spec in registry.of(problem.op).values():
             if spec.supports(problem, device) is not None:
                 continue
-            space = spec.space(problem, device)
-            configs = draw.sample(every := space.configs(), min(sampled, len(every)))
-            configs += [one for each in configs[:1] for one in space.refinements(each)[:1]]
+            every = spec.space(problem, device).configs()
+            configs = draw.sample(every, min(sampled, len(every)))
             cases += [(spec, problem, config) for config in (spec.default_config(problem, device), *configs)]
     json.dump([compiled(*case, device) for case in cases], sys.stdout)
 
@@ -61,6 +60,7 @@ def compiled(spec, problem, config, device):
         "loaded_by_tma": "cp.async.bulk.tensor.2d.shared" in assembly,
         "aligned": problem.aligned,
         "narrow_stores": "st.global.b16" in assembly,
+        "late": assembly.find("griddepcontrol.launch_dependents") > assembly.find("griddepcontrol.wait") > 0,
         "stores": sorted(set(re.findall(r"st\.global[.\w]*", assembly))),
         "rejected": spec.space(problem, device).rejection(config),
     }
