@@ -41,7 +41,7 @@ class Preference:
         up_first: Whether a weight of both has the rows of up first.
         shape: N and K.
         options: The key of these calls among the plans.
-        by_torch: Shapes and dtypes of x that the kernels do not serve.
+        by_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
     """
 
     activation: str
@@ -49,7 +49,7 @@ class Preference:
     up_first: bool
     shape: tuple[int, int]
     options: tuple[str, bool]
-    by_torch: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)
+    by_torch: set[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=set)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
@@ -93,8 +93,20 @@ def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: Preference) ->
     """Whether a look at the first weight and at earlier calls says that the kernels do not serve a call."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
-    by_torch = preferred.by_torch
-    return (bool(by_torch) and (x.shape, x.dtype) in by_torch) or weight.shape[0] < 2
+    if preferred.by_torch and _asked(x) in preferred.by_torch:
+        return True
+    return bool(weight.dim() != 2 or weight.shape[0] < 2)
+
+
+def _asked(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device, str]:
+    """What tables are asked about, beside the weights' shape and the activation."""
+    dtype, precision = _kind(x.dtype)
+    return x.shape, dtype, x.device, precision
+
+
+def _kind(dtype: torch.dtype) -> tuple[torch.dtype, str]:
+    """A dtype, and how it is multiplied now."""
+    return dtype, torch_precision() if dtype == torch.float32 else "default"
 
 
 def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,17 +153,18 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
     # The op would copy a weight whose rows are apart, at each call.
     if not (rows and n and k) or any(each.stride(1) != 1 or each.stride(0) != gate.stride(0) for each in weights):
         return False
-    index, sources = x.device.index, lookup.resolver()
-    is_taken = _is_supported(x.device) and max(rows, 2 * n) <= MAX_SIZE
-    if is_taken and not preferred.is_auto:
-        return True
-    if is_taken and _is_faster(sources, (rows, n, k), x.dtype, preferred.activation, index):
+    if not (_is_supported(x.device) and max(rows, 2 * n) <= MAX_SIZE):
+        return False
+    sources = lookup.resolver()
+    if not preferred.is_auto or _is_faster(
+        sources, (rows, n, k), *_kind(x.dtype), preferred.activation, x.device.index
+    ):
         return True
     # If another thread named other tables meanwhile, the next call asks them.
     if lookup.resolver() is sources:
         if len(preferred.by_torch) >= _MOST_SHAPES:
             preferred.by_torch.clear()
-        preferred.by_torch.add((x.shape, x.dtype))
+        preferred.by_torch.add(_asked(x))
     return False
 
 
@@ -171,7 +184,7 @@ def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: 
 
     def serves_rows(rows: int) -> bool:
         sources = lookup.resolver()
-        return not preferred.is_auto or _is_faster(sources, (rows, n, k), dtype, preferred.activation, index)
+        return not preferred.is_auto or _is_faster(sources, (rows, n, k), *_kind(dtype), preferred.activation, index)
 
     kept = functools.partial(gated_linear.checked_call, cache=CALL_CACHE, options=preferred.options)
     return kept(x, gate, up, preferred.activation, serves_rows=serves_rows)
@@ -179,15 +192,18 @@ def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: 
 
 @functools.lru_cache(maxsize=8192)
 def _is_faster(
-    _of: object, sizes: tuple[int, int, int], dtype: torch.dtype, activation: str, index: int | None
+    _of: object, sizes: tuple[int, int, int], dtype: torch.dtype, precision: str, activation: str, index: int | None
 ) -> bool:
     """Whether a table says that the kernels are no slower than torch; asked once for the tables that are named."""
-    return evidence.beats_vendor(problem(sizes, dtype, activation), dispatch.device_of(index))
+    return evidence.beats_vendor(_problem(sizes, dtype, precision, activation), dispatch.device_of(index))
 
 
 def problem(sizes: tuple[int, int, int], dtype: torch.dtype, activation: str) -> Problem:
-    """The problem of gated layers whose tensors are contiguous, by M, N and K."""
-    precision = torch_precision() if dtype == torch.float32 else "default"
+    """The problem of gated layers whose tensors are contiguous, by M, N and K, as torch multiplies float32 now."""
+    return _problem(sizes, *_kind(dtype), activation)
+
+
+def _problem(sizes: tuple[int, int, int], dtype: torch.dtype, precision: str, activation: str) -> Problem:
     name = dtypes.name_of(dtype)
     return Problem(*sizes, dtype=name, layout="nt", op="gated_linear", epilogue=activation, precision=precision)
 

@@ -43,7 +43,12 @@ class _Tensors(NamedTuple):
 
 
 def gated_linear(
-    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu", out: torch.Tensor | None = None
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    *,
+    activation: str | None = "silu",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute activation(x @ gate.T) * (x @ up.T) with a tuned Triton kernel on x's current stream, in one launch.
 
@@ -55,7 +60,7 @@ def gated_linear(
         x: [..., M, K], float32, float16 or bfloat16; leading dimensions are flattened into M. It is copied where its
             rows are not contiguous, and where torch cannot flatten it in place.
         gate, up: [N, K], of x's dtype, contiguous rows, and as far apart in one as in the other.
-        activation: silu, gelu (tanh form), relu, leaky_relu (slope 0.01) or none.
+        activation: silu, gelu (tanh form), relu, leaky_relu (slope 0.01); None or "none" for none.
         out: [..., M, N] to write into, contiguous rows, apart from all operands.
 
     Returns:
@@ -93,7 +98,7 @@ def checked_call(
     x: torch.Tensor,
     gate: torch.Tensor,
     up: torch.Tensor,
-    activation: str,
+    activation: str | None,
     out: torch.Tensor | None = None,
     *,
     cache: CallCache,
@@ -211,7 +216,7 @@ def _check_out(out: torch.Tensor, shape: tuple[int, ...], operands: _Tensors) ->
     return out
 
 
-def _by_operator(given: _Tensors, activation: str, out: torch.Tensor | None) -> torch.Tensor:
+def _by_operator(given: _Tensors, activation: str | None, out: torch.Tensor | None) -> torch.Tensor:
     """Compute it while torch traces or transforms it."""
     arguments.check_tensors(**given._asdict(), out=out)
     name = arguments.activation_of(activation)

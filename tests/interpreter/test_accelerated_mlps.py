@@ -16,7 +16,9 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernels.ops import arguments, gated_by_evidence
 from tuner.kernels.ops import gated_linear as op
+from tuner.lookup import evidence
 from tuner.lookup.row import Row
 from tuner.models import accelerate, restore
 from tuner.problem import Problem
@@ -401,6 +403,105 @@ def test_layers_that_changed_since_get_the_blocks_own_forward(gates):
             change(block)
             torch.testing.assert_close(block(x), Gated.forward(block, x), rtol=0, atol=0)
         assert gates.pop() == (4, 32), change
+
+
+class Limited(Gated):
+    """A gated MLP whose forward reads a function, a number and a child that need not be there."""
+
+    def __init__(self):
+        super().__init__(act=nn.LeakyReLU(0.01))
+        self.squash, self.limit, self.last = functional.silu, 1e30, None
+        self.register_module("late", None)
+
+    def forward(self, x):
+        gate = self.squash(self.gate_proj(x)).clamp(-self.limit, self.limit)
+        result = self.down_proj(gate * self.up_proj(x))
+        return result if self.late is None else self.late(result)
+
+
+def test_what_a_block_was_tried_with_and_changed_since_gets_its_own_forward(gates):
+    x = torch.randn(4, 32)
+    changes = (
+        lambda block: setattr(block, "squash", functional.relu),
+        lambda block: setattr(block, "limit", 0.1),
+        lambda block: setattr(block, "late", nn.Hardtanh(-0.1, 0.1)),
+        lambda block: setattr(block.act_fn, "negative_slope", 0.9),
+        lambda block: setattr(block.act_fn, "forward", functional.relu),
+    )
+    for change in changes:
+        block = Limited()
+        accelerate(block, backend="tuner", only="")
+        with torch.no_grad():
+            block(x)
+            assert gates.pop() == (4, 32)
+            change(block)
+            torch.testing.assert_close(block(x), Limited.forward(block, x), rtol=0, atol=0)
+        assert gates == [], change
+
+
+def test_a_pickled_block_holds_what_it_was_tried_with(gates):
+    block, x = Limited(), torch.randn(4, 32)
+    block.hidden_size = 123_456_789
+    accelerate(block, backend="tuner", only="")
+    back = pickle.loads(pickle.dumps(block))
+    with torch.no_grad():
+        torch.testing.assert_close(back(x), block(x))
+    assert gates == [(4, 32)] * 2
+
+
+class Foreign(Gated):
+    """A gated MLP that keeps what it sees, and needs what is not installed."""
+
+    seen: list[object]
+    missing = False
+
+    def forward(self, x):
+        self.seen.append(x)
+        if self.missing:
+            raise ImportError("no such library")
+        return super().forward(x)
+
+
+def test_trying_a_block_leaves_no_trace_and_raises_nothing():
+    for missing in (False, True):
+        block = Foreign()
+        block.seen, block.missing = [], missing
+        done = accelerate(block, backend="tuner")
+        assert block.seen == []
+        assert bool(done.mlps) is not missing
+
+
+def test_a_class_that_was_made_of_an_exchanged_one_stays():
+    block = Gated()
+    accelerate(block, backend="tuner")
+    block.__class__ = type("FSDPGated", (type(block),), {})
+    done = accelerate(block, backend="tuner")
+    assert done.mlps == ()
+    assert any("made of an exchanged one since (FSDPGated)" in why for why in done.left)
+
+
+def test_a_call_where_there_are_no_kernels_says_nothing_of_later_ones(gates, monkeypatch):
+    block, x = Gated(), torch.randn(4, 32)
+    accelerate(block, backend="tuner")
+    with torch.no_grad():
+        with monkeypatch.context() as patched:
+            patched.setattr(arguments, "has_kernels", lambda _device: False)
+            block(x)
+        assert gates == []
+        block(x)
+    assert gates == [(4, 32)]
+
+
+def test_another_precision_of_float32_is_asked_for_anew(monkeypatch):
+    asked, block, x = [], Gated(), torch.randn(4, 32)
+    monkeypatch.setattr(evidence, "is_tuned", lambda *_: True)
+    monkeypatch.setattr(evidence, "beats_vendor", lambda problem, _: asked.append(problem.precision) or False)
+    accelerate(block, backend="auto", only="")
+    with torch.no_grad():
+        for precision in ("ieee", "tf32", "ieee"):
+            monkeypatch.setattr(gated_by_evidence, "torch_precision", lambda precision=precision: precision)
+            block(x)
+    assert asked == ["ieee", "tf32"]
 
 
 @pytest.mark.parametrize("name", ["gate_proj", "up_proj", "act_fn"])

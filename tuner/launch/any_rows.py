@@ -197,4 +197,7 @@ def _as_matrix(a: Tensor) -> Tensor | None:
 
 def _kind(given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> Hashable:
     rest = [tensor.numel() << 4 | at & 15 for tensor, at in zip(given[1:], addresses[1:], strict=True)]
-    return (given[0].shape[-1], addresses[0] & 15, *rest, len({*addresses}) == len(addresses), options)
+    # Of which tensors share an address a plan knows, too.
+    is_apart = len({*addresses}) == len(addresses)
+    shared = True if is_apart else tuple(map(addresses.index, addresses))
+    return (given[0].shape[-1], addresses[0] & 15, *rest, shared, options)

@@ -5,6 +5,7 @@ Gate, up, the activation and the product of both are one launch of `gated_linear
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from tuner.kernels.ops.linear import DTYPES
 from tuner.launch import compat
 from tuner.launch.call_cache import PLAIN_TENSORS
 from tuner.models.accelerate_linear import TunedLinear
-from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
+from tuner.models.exchange import GIVEN, Exchanged, exchange, is_exchanged, own_class, without_table
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
@@ -28,12 +29,13 @@ _APART, _JOINED = ("gate_proj", "up_proj"), ("gate_up_proj",)
 _FORWARDS = (nn.Linear.forward, TunedLinear.forward)
 _GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
+_PLAIN = (int, float, str)
+_ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
 _TRIED_SIZES = (8, 16)
 """K and N of the layers that a block is tried with."""
 _SCALES = (1.0, 30.0)
 """Sizes of the inputs that a block is tried with: of the second, few blocks that clamp their values give the same."""
 _CLOSE = 1e-5
-_REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, AssertionError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class Gate:
     in_training: bool = True
 
 
+Held = tuple[tuple[str, object], ...]
+"""Values of a module's attributes, by name: numbers, words, functions, configs."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class MlpChoice:
     """What an exchanged block is served by.
@@ -60,12 +66,14 @@ class MlpChoice:
     Attributes:
         gate: What it does with the products of gate and up.
         preferred: Who serves these.
-        others: Its children that are no linear layers, by name: those that it was tried with.
+        others: Its other children, by name, with the values that they held as it was tried.
+        held: The values that it held itself.
     """
 
     gate: Gate
     preferred: Preference
-    others: tuple[tuple[str, nn.Module], ...]
+    others: tuple[tuple[str, nn.Module | None, Held], ...]
+    held: Held
 
 
 class TunedMlp(Exchanged):
@@ -100,11 +108,10 @@ def _weights(block: nn.Module, choice: MlpChoice) -> Weights | None:
     modules, gate = block._modules, choice.gate
     if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or (block.training and not gate.in_training):
         return None
-    for name, other in choice.others:
-        # Values that replaced layers and hooks would see are not computed one by one.
-        if modules.get(name) is not other or other._forward_hooks or other._forward_pre_hooks:
-            return None
-        if other.training and not gate.in_training:
+    if not _holds(block, choice.held):
+        return None
+    for name, other, held in choice.others:
+        if modules.get(name) is not other or not (other is None or _is_as_tried(other, held, gate)):
             return None
     found = []
     for name in gate.layers:
@@ -113,6 +120,33 @@ def _weights(block: nn.Module, choice: MlpChoice) -> Weights | None:
             return None
         found.append(weight)
     return tuple(found)
+
+
+def _is_as_tried(other: nn.Module, held: Held, gate: Gate) -> bool:
+    """Whether a child does what it did as its block was tried; values that hooks would see are not computed."""
+    if other._forward_hooks or other._forward_pre_hooks or (other.training and not gate.in_training):
+        return False
+    return _holds(other, held)
+
+
+def _holds(module: nn.Module, held: Held) -> bool:
+    """Whether a module's attributes are still those that its block was tried with."""
+    attributes = module.__dict__
+    if "forward" in attributes:
+        return False
+    for name, value in held:
+        found = attributes.get(name, _COMPUTED)
+        # A pickle makes new numbers and words.
+        if found is not value and not (type(value) in _PLAIN and type(found) is type(value) and found == value):
+            return False
+    return True
+
+
+def _held(module: nn.Module) -> Held:
+    """The values that a module's forward may read."""
+    return tuple(
+        (name, value) for name, value in module.__dict__.items() if not name.startswith("_") and name != "training"
+    )
 
 
 def _weight(layer: Any) -> torch.Tensor | None:
@@ -143,23 +177,37 @@ def exchange_mlp(block: nn.Module, backend: str) -> str | None:
     """Exchange a gated MLP, or say why it keeps its own forward."""
     if backend == "torch":
         return "as asked"
-    if "forward" in vars(block):
-        return "the gates of MLPs whose forward somebody replaced"
-    weights = [_weight(block._modules[name]) for name in _layers(block) or ()]
-    if why := _obstacle(weights):
+    why, choice = _choice_of(block, is_auto=backend == "auto")
+    if choice is None:
         return f"the gates of MLPs {why}"
-    gate, first = gate_of(block), weights[0]
-    if gate is None:
-        return f"the gates of MLPs that compute something else ({own_class(block).__name__})"
-    assert first is not None
-    shape = (first.shape[0] // (3 - len(weights)), first.shape[1])
-    if backend == "auto":
-        why = without_table(problem((1, *shape), first.dtype, gate.activation), first.device.index)
-        if why is not None:
-            return f"the gates of MLPs {why}"
-    preferred = preference(gate.activation, backend == "auto", gate.up_first, shape)
-    exchange(block, TunedMlp, MlpChoice(gate, preferred, tuple(_others(block))))
+    exchange(block, TunedMlp, choice)
     return None
+
+
+def _choice_of(block: nn.Module, *, is_auto: bool) -> tuple[str, MlpChoice | None]:
+    """What is to serve a block, or why it keeps its own forward."""
+    if "forward" in vars(block):
+        return "whose forward somebody replaced", None
+    if isinstance(block, TunedMlp) and not is_exchanged(block):
+        return f"whose class was made of an exchanged one since ({type(block).__name__})", None
+    weights = [_weight(block._modules[name]) for name in _layers(block) or ()]
+    first = weights[0]
+    if (why := _obstacle(weights)) or first is None:
+        return str(why), None
+    shape = (first.shape[0] // (3 - len(weights)), first.shape[1])
+    # Tables first: to try a block takes milliseconds, and old mixtures have thousands.
+    names = [name for name in _ACTIVATIONS if not is_auto or _untuned(shape, first, name) is None]
+    gate = gate_of(block) if names else None
+    if names and gate is None:
+        return f"that compute something else ({own_class(block).__name__})", None
+    if gate is None or gate.activation not in names:
+        return str(_untuned(shape, first, _ACTIVATIONS[0])), None
+    others = tuple((name, each, () if each is None else _held(each)) for name, each in _others(block))
+    return "", MlpChoice(gate, preference(gate.activation, is_auto, gate.up_first, shape), others, _held(block))
+
+
+def _untuned(shape: tuple[int, int], weight: torch.Tensor, activation: str) -> str | None:
+    return without_table(problem((1, *shape), weight.dtype, activation), weight.device.index)
 
 
 def _obstacle(weights: Sequence[torch.Tensor | None]) -> str | None:
@@ -184,7 +232,8 @@ def gate_of(block: nn.Module) -> Gate | None:
     Its own forward is tried on the CPU with small linear layers of random weights in place of its own.
     """
     layers, others = _layers(block), dict(_others(block))
-    if layers is None or any(each._modules or each._parameters or each._buffers for each in others.values()):
+    held = [each for each in others.values() if each is not None]
+    if layers is None or any(each._modules or each._parameters or each._buffers for each in held):
         return None
     weight = _weight(block._modules[layers[0]])
     if weight is None or weight.dtype not in DTYPES:
@@ -207,17 +256,17 @@ def gate_of(block: nn.Module) -> Gate | None:
     return Gate(layers, activation, up_first, in_training)
 
 
-def _others(block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _others(block: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
     """A block's children that are no layers of a gated MLP."""
     for name, each in block._modules.items():
-        if each is not None and name not in (*_APART, *_JOINED, _DOWN):
+        if name not in (*_APART, *_JOINED, _DOWN):
             yield name, each
 
 
 class _Trial:
     """A block's own forward with small linear layers of random weights in place of its own."""
 
-    def __init__(self, block: nn.Module, layers: tuple[str, ...], others: Mapping[str, nn.Module]) -> None:
+    def __init__(self, block: nn.Module, layers: tuple[str, ...], others: Mapping[str, nn.Module | None]) -> None:
         (k, n), generator = _TRIED_SIZES, torch.Generator().manual_seed(0)
 
         def drawn(*shape: int) -> torch.Tensor:
@@ -232,24 +281,31 @@ class _Trial:
         products = [self.x @ self.gate.t(), self.x @ self.up.t()]
         for up_first in (False, True) if self.layers == _JOINED else (False,):
             gate, up = products[:: -1 if up_first else 1]
-            for name in ACTIVATIONS:
-                if name != "none":
-                    yield (name, up_first), (activated(gate, name) * up) @ self.down.t()
+            for name in _ACTIVATIONS:
+                yield (name, up_first), (activated(gate, name) * up) @ self.down.t()
 
     def run(self, dtype: torch.dtype, *, training: bool) -> object:
         """What the block gives; None where it cannot be run like this."""
         own = own_class(self.block)
         tried = own.__new__(own)
         weights = [self.gate, self.up] if self.layers == _APART else [torch.cat((self.gate, self.up))]
-        modules: dict[str, nn.Module] = {name: _unhooked(each, training) for name, each in self.others.items()}
+        modules: dict[str, nn.Module | None] = {
+            name: None if each is None else _unhooked(each, training) for name, each in self.others.items()
+        }
         for name, weight in zip((*self.layers, _DOWN), (*weights, self.down), strict=True):
             modules[name] = _linear(weight.to(dtype))
-        tried.__dict__.update(self.block.__dict__, _modules=modules, training=training)
+        tried.__dict__.update({name: _apart(value) for name, value in self.block.__dict__.items()})
+        tried.__dict__.update(_modules=modules, training=training)
         try:
             with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
                 return own.forward(tried, self.x.to(dtype))
-        except _REFUSED:
+        except Exception:  # noqa: BLE001  a forward that nobody here knows, with layers that it does not expect
             return None
+
+
+def _apart(value: object) -> object:
+    """A collection of its own, so that what a forward puts there goes with the trial."""
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 
 def _linear(weight: torch.Tensor) -> nn.Linear:

@@ -60,10 +60,17 @@ def compiled(spec, problem, config, device):
         "loaded_by_tma": "cp.async.bulk.tensor.2d.shared" in assembly,
         "aligned": problem.aligned,
         "narrow_stores": "st.global.b16" in assembly,
-        "late": assembly.find("griddepcontrol.launch_dependents") > assembly.find("griddepcontrol.wait") > 0,
+        "late": starts_next_late(assembly),
         "stores": sorted(set(re.findall(r"st\.global[.\w]*", assembly))),
         "rejected": spec.space(problem, device).rejection(config),
     }
+
+
+def starts_next_late(assembly):
+    """Whether the next kernel may start once everything is loaded; the text is in the order of the program."""
+    start = assembly.find("griddepcontrol.launch_dependents")
+    loads = [assembly.rfind(word) for word in ("ld.global", "cp.async.c", "cp.async.bulk.tensor.2d.shared")]
+    return start > max(loads) > assembly.find("griddepcontrol.wait") > 0
 
 
 if __name__ == "__main__":
