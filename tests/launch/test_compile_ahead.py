@@ -154,3 +154,8 @@ def test_a_norm_with_a_program_for_each_row_is_launched_by_an_earlier_plan(calle
 def test_threads_that_call_a_family_first_launch_what_one_does(called):
     together, alone = called("half", "threads", *EVERY), called("half", "alone", *EVERY)
     assert Counter(map(str, map(what, together.launches))) == Counter(map(str, map(what, alone.launches)))
+
+
+def test_norms_with_an_offset_are_compiled_when_they_are_called(called):
+    report = called("gemma", "usual", 20, 200, 40, 20)
+    assert [call["made"] for call in report.printed["calls"]] == [1, 1, 0, 0]
