@@ -30,6 +30,7 @@ class Tensors(Written):
         out: the output, of a's shape; its elements share no memory. It may be a or b itself.
         problem: what is computed.
         buffer: the allocation that contains `out`, or `out` itself.
+        offset: what `rms_norm` adds to its weight. It is compiled in, and no part of the problem.
     """
 
     a: torch.Tensor
@@ -37,6 +38,7 @@ class Tensors(Written):
     out: torch.Tensor
     problem: Problem
     buffer: torch.Tensor
+    offset: float = 0.0
 
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:

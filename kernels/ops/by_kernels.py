@@ -64,7 +64,7 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
             else:
                 break
         # A binary must not be loaded while a graph is captured: then a later call does it.
-        if index is None or not torch.cuda.is_current_stream_capturing():
+        if ready.is_of_problem(operands) and (index is None or not torch.cuda.is_current_stream_capturing()):
             _prepare(problem, model, index, match, recording)
     recording.count = counter(problem, model)
     if match.rule in (*TUNED, "default"):
@@ -193,4 +193,5 @@ def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
     tensors = [getattr(operands, name, None) for name in _TENSORS]
     if isinstance(tensors[0], tuple):
         return None
-    return problem, model.slug, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)
+    offset = getattr(operands, "offset", 0.0)
+    return problem, model.slug, offset, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)

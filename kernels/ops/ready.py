@@ -38,7 +38,7 @@ for _kept in (_families, _lost):
 
 def launch(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording | None:
     """Launch what ships ready to run; None where nothing does for this call."""
-    held = _held(problem, model)
+    held = _held(problem, model) if is_of_problem(operands) else None
     if held is None or match.rule not in MEASURED or (problem.family, model.slug, match.config) in _lost:
         return None
     if has_launch_hooks() or triton_settings.hears_of_loads():
@@ -65,6 +65,14 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
         recording.ahead = Ahead(recording.ready, _families[family])
     recording.count = counter(problem, model)
     return recording
+
+
+def is_of_problem(operands: Any) -> bool:
+    """Whether what is launched follows from the problem, and from how the operands lie.
+
+    `rms_norm` compiles an offset in, which no problem has: what was exported or compiled ahead has none.
+    """
+    return not getattr(operands, "offset", 0.0)
 
 
 def _held(problem: Problem, model: Device) -> ReadyLaunches | None:

@@ -19,13 +19,15 @@ from tuner.kernels.ops.rows import RowsCall
 from tuner.launch import compat
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.problem import Problem, dtype
-from tuner.problem.gemm_fields import check_eps
+from tuner.problem.gemm_fields import check_eps, is_eps
 
 CALL_CACHE = CallCache()
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute x / sqrt(mean(x²) + eps) * weight of every row with a tuned Triton kernel on x's current stream.
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, *, offset: float = 0.0, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Compute x / sqrt(mean(x²) + eps) * (offset + weight) of every row with a tuned kernel on x's current stream.
 
     It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
     measured and nothing written. A row becomes NaN if it contains NaN. Of a row with an infinity, that element becomes
@@ -36,25 +38,27 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Te
             are not contiguous, and where torch cannot flatten it in place.
         weight: [N], of x's dtype.
         eps: what is added to the mean of the squares, from 1.2e-38 to 3.4e38.
+        offset: what is added to the weight in float32, 1.0 for Gemma's norms: 0, or from 1.2e-38 to 3.4e38 in size. It
+            is compiled in, and shares the configs of norms that have none.
         out: [..., N] to write into, any strides without overlap; x itself too.
 
     Returns:
         `out`, or a new tensor [..., N].
 
     Raises:
-        InputError: an argument is not a dense tensor; shapes, dtypes or devices do not fit; eps is no such number; or
-            an operand requires a gradient.
+        InputError: an argument is not a dense tensor; shapes, dtypes or devices do not fit; eps or offset is no such
+            number; or an operand requires a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    options = (eps,)
+    options = (eps, offset)
     found = CALL_CACHE.run_two(x, weight, options) if out is None else CALL_CACHE.run((x, weight), options, out)
     if found is not None:
         return found
     if is_tracing():
-        return cast(torch.Tensor, untraced(rms_norm)(x, weight, eps, out=out))
+        return cast(torch.Tensor, untraced(rms_norm)(x, weight, eps, offset=offset, out=out))
     if out is None and autocast.is_on(x) and x.is_cuda and _is_widened() and (_is_half(x) or _is_half(weight)):
-        return rms_norm(x.float(), weight.float(), eps)
-    return checked_call(x, weight, eps, out, cache=CALL_CACHE, options=options)
+        return rms_norm(x.float(), weight.float(), eps, offset=offset)
+    return checked_call(x, weight, eps, out, offset=offset, cache=CALL_CACHE, options=options)
 
 
 @functools.cache
@@ -73,6 +77,7 @@ def checked_call(
     eps: float,
     out: torch.Tensor | None = None,
     *,
+    offset: float = 0.0,
     cache: CallCache,
     options: tuple[Hashable, ...],
     serves_rows: Callable[[int], bool] = lambda _rows: True,
@@ -89,6 +94,7 @@ def checked_call(
         eps = check_eps(eps)
     except ProblemError as e:
         raise InputError(str(e)) from None
+    offset = _check_offset(offset)
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, scale)
     check_gradients(x, weight, out)
     if x.numel() == 0:
@@ -97,7 +103,16 @@ def checked_call(
     if matrix.shape[1] > 1 and matrix.stride(1) != 1:
         matrix = matrix.contiguous()
     call = RowsCall(cache, (given, weight), options, out, serves_rows)
-    return call.launch(matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps))
+    return call.launch(
+        matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps), offset=offset
+    )
+
+
+def _check_offset(given: object) -> float:
+    """Return what is added to the weight as a float: 0, or a number that is normal in float32."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and (given == 0 or is_eps(abs(given))):
+        return float(given) or 0.0  # never -0.0, which would be another binary
+    raise InputError(f"offset is {given!r:.60}: expected 0, or a number from 1.2e-38 to 3.4e38 in size, as 1.0")
 
 
 def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> Problem:

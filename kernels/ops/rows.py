@@ -39,12 +39,17 @@ class RowsCall:
         weight: torch.Tensor | None,
         result: torch.Tensor,
         problem_of: Callable[[torch.Tensor], Problem],
+        *,
+        offset: float = 0.0,
     ) -> torch.Tensor:
-        """Write the result of a matrix of rows, and store the plan; `problem_of` takes the output as a matrix."""
+        """Write the result of a matrix of rows, and store the plan.
+
+        `problem_of` takes the output as a matrix; of `offset` see `Tensors`.
+        """
         # If the output's leading dimensions cannot be flattened in place, a copy below fills it.
         flat = flattened(result, len(matrix))
         problem, sources = problem_of(flat), resolver()
-        recording = launch(Tensors(matrix, weight, flat, problem, flat), problem, matrix.device)
+        recording = launch(Tensors(matrix, weight, flat, problem, flat, offset), problem, matrix.device)
         if flat.data_ptr() == result.data_ptr():
             kept = self.given, self.options, recording, result, sources
             self.cache.remember(*kept, out=self.out, serves_rows=self.serves_rows)

@@ -50,17 +50,23 @@ def make_inputs(problem: Problem, torch_device: str, seed: int) -> Tensors:
 
 
 def vendor(inputs: Tensors) -> torch.Tensor:
-    """Torch's RMSNorm, in new memory: it has no `out=`, and the time of a copy would count against it."""
-    x = inputs.a
-    result: torch.Tensor = torch.nn.functional.rms_norm(x, x.shape[1:], inputs.b, eps_of(inputs.problem))
+    """Torch's RMSNorm, in new memory: it has no `out=`, and the time of a copy would count against it.
+
+    With an offset it is computed in float32, because in x's dtype torch would round the sum of offset and weight.
+    """
+    x, weight = inputs.a, inputs.b
+    if inputs.offset:
+        assert weight is not None
+        x, weight = x.float(), weight.float() + inputs.offset
+    result: torch.Tensor = torch.nn.functional.rms_norm(x, x.shape[1:], weight, eps_of(inputs.problem))
     return result
 
 
 def reference(inputs: Tensors) -> torch.Tensor:
     """The result in float64 [M, N]."""
     assert inputs.b is not None
-    x = inputs.a.double()
-    return x / (x.square().mean(dim=1, keepdim=True) + eps_of(inputs.problem)).sqrt() * inputs.b.double()
+    x, weight = inputs.a.double(), inputs.b.double() + inputs.offset
+    return x / (x.square().mean(dim=1, keepdim=True) + eps_of(inputs.problem)).sqrt() * weight
 
 
 def tolerance(problem: Problem) -> float:

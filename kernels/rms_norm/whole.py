@@ -30,7 +30,7 @@ def program(inputs: Tensors, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     rows, columns = inputs.a.shape
     strides, programs, constants, options = softmax_space.static_of(inputs, config)
-    constants = {**constants, "EPS": eps_of(inputs.problem)}
+    constants = {**constants, "EPS": eps_of(inputs.problem), "OFFSET": inputs.offset}
     arguments = (inputs.a, inputs.b, inputs.out, rows, columns, *strides)
     return (Launch(rms_norm_kernel.norm_kernel, (programs,), arguments, constants, options),)
 

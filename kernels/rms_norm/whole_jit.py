@@ -10,11 +10,14 @@ from tuner.kernels.softmax.whole_jit import divisible, inside, offsets_of
 
 
 @triton.jit
-def load_weight(weight_ptr, columns, N, EVEN_N: tl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
-    """The weight in float32 [1, BLOCK_SIZE_N], with zeros beyond N."""
+def load_weight(  # noqa: ANN201  jit bodies take no such annotation
+    weight_ptr, columns, N, EVEN_N: tl.constexpr, OFFSET: tl.constexpr
+):
+    """The weight plus OFFSET in float32 [1, BLOCK_SIZE_N]; beyond N it is OFFSET."""
     at = (weight_ptr + columns)[None, :]
     weight = tl.load(at) if EVEN_N else tl.load(at, mask=(columns < N)[None, :], other=0.0)
-    return weight.to(tl.float32)
+    weight = weight.to(tl.float32)
+    return weight if OFFSET == 0 else weight + OFFSET
 
 
 @any_size
@@ -37,8 +40,9 @@ def norm_kernel(  # noqa: ANN201, PLR0917
     WIDE: tl.constexpr,
     PDL: tl.constexpr,
     EPS: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
-    """Compute x / sqrt(mean(x²) + EPS) * weight of rows that are read once and written once, in float32.
+    """Compute x / sqrt(mean(x²) + EPS) * (OFFSET + weight) of rows that are read once and written once, in float32.
 
     The weight may be what the kernel before wrote, so it is not read earlier than x.
 
@@ -52,6 +56,7 @@ def norm_kernel(  # noqa: ANN201, PLR0917
         X_TRANSPOSED, X_VECTOR, OUT_VECTOR, EVEN_N, WIDE: those of softmax's `whole_kernel`.
         PDL: see `await_predecessor`.
         EPS: what is added to the mean of the squares.
+        OFFSET: what is added to the weight.
     """
     M, N, stride_xm, stride_xn, stride_om = divisible(
         (M, N), (stride_xm, stride_xn, stride_om), X_TRANSPOSED, X_VECTOR, OUT_VECTOR
@@ -66,9 +71,9 @@ def norm_kernel(  # noqa: ANN201, PLR0917
     # Of long rows x and the weight together take more registers than threads have.
     LONG: tl.constexpr = BLOCK_SIZE_N > 8192
     if not LONG:
-        weight = load_weight(weight_ptr, columns, N, EVEN_N)
+        weight = load_weight(weight_ptr, columns, N, EVEN_N, OFFSET)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / N + EPS)[:, None]
     if LONG:
-        weight = load_weight(weight_ptr, columns, N, EVEN_N)
+        weight = load_weight(weight_ptr, columns, N, EVEN_N, OFFSET)
     out_tile = out_ptr + start * stride_om + offsets_of(rows, columns, stride_om, stride_on, WIDE)
     tl.store(out_tile, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask)

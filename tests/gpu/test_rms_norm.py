@@ -108,6 +108,15 @@ def test_infinities_nans_and_squares_beyond_float32_give_what_torch_gives():
         )
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float16, torch.float32])
+def test_an_offset_is_added_to_the_weight_by_calls_and_plans_of_its_own(dtype):
+    for columns in (128, 1023, 4096, 32768):
+        x, weight = drawn(64, columns, dtype=dtype), drawn(columns, dtype=dtype) / 64
+        for offset in (1.0, 0.0, 1.0, -0.5, 0.0):
+            wide = weight.double() + offset
+            assert_right(rms_norm(x, weight, 1e-6, offset=offset), x, wide)
+
+
 @pytest.mark.parametrize("m", [1, 64])
 def test_a_captured_graph_replays_with_the_rows_and_the_weight_of_the_day(m):
     x, weight = drawn(m, 4096), drawn(4096)

@@ -33,8 +33,18 @@ NORMS = {
 }
 
 
-def norm_of(model, name=None, size=48):
-    return getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name or NORMS[model])(size)
+GEMMAS = {
+    "gemma": "GemmaRMSNorm",
+    "gemma2": "Gemma2RMSNorm",
+    "gemma3": "Gemma3RMSNorm",
+    "qwen3_next": "Qwen3NextRMSNorm",
+}
+"""Those that add one to their weight."""
+
+
+def norm_of(model, size=48):
+    name = {**NORMS, **GEMMAS}[model]
+    return getattr(import_module(f"transformers.models.{model}.modeling_{model}"), name)(size)
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +91,54 @@ def test_the_norms_of_models_are_one_call_and_no_less_exact(model, dtype, backen
     assert error <= 1.01 * theirs
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("model", GEMMAS)
+def test_norms_that_add_one_to_their_weight_are_one_launch_and_no_less_exact(model, dtype, fused, ours):
+    norm = norm_of(model).to(dtype)
+    nn.init.normal_(norm.weight, std=2**-6)
+    x = torch.randn(2, 3, 48).to(dtype)
+    wanted = (1 + norm.weight.double()) * torch.rms_norm(x.double(), (48,), eps=1e-6)
+    with torch.no_grad():
+        before = norm(x)
+        done = accelerate(norm, backend="tuner")
+        fused.clear()
+        after = [norm(x), norm(x)]
+    assert done.norms == ("",)
+    assert (fused, ours) == ([], [(2, 3, 48)] * 2)  # no plan under the interpreter
+    error, theirs = ((each.double() - wanted).norm() for each in (after[0], before))
+    assert error <= 1.01 * theirs
+    assert torch.equal(*after)
+    assert after[0].dtype == dtype
+
+
+def test_without_a_table_norms_that_add_one_to_their_weight_are_left_under_auto(fused, ours):
+    norm = norm_of("gemma2")
+    done = accelerate(norm)
+    assert not done.norms
+    why = f"of families that no table of {INTERPRETER.slug} has (`tuner model` lists what to tune)"
+    assert done.left == {why: ("",)}
+    assert "norm" not in str(done)
+    fused.clear()
+    with torch.no_grad():
+        norm(torch.randn(4, 48))
+    assert type(norm).__name__ == "Gemma2RMSNorm"
+    assert not fused
+    assert not ours
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_norms_that_add_one_to_their_weight_are_left_where_no_kernel_takes_them(backend):
+    odd, long, wide = norm_of("gemma2"), norm_of("gemma2", 32769), norm_of("gemma2").double()
+    odd.eps = 0.0
+    left = accelerate(nn.ModuleDict({"odd": odd, "long": long, "wide": wide}), backend=backend).left
+    reason = "which add one to a weight that `rms_norm` does not take ({})"
+    assert left == {
+        reason.format("float32 [48], eps 0.0"): ("odd",),
+        reason.format("float32 [32769], eps 1e-06"): ("long",),
+        "norms that are no RMSNorm of their weight (Gemma2RMSNorm)": ("wide",),
+    }
+
+
 def test_a_model_is_told_apart_by_its_norms_and_given_back(fused):
     from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -103,23 +161,23 @@ def test_a_model_is_told_apart_by_its_norms_and_given_back(fused):
 
 
 def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
-    class PlusOneNorm(nn.Module):
+    class PlusTwoNorm(nn.Module):
         def __init__(self):
             super().__init__()
             self.weight, self.eps = nn.Parameter(torch.ones(48)), 1e-6
 
         def forward(self, x):
-            return nn.functional.rms_norm(x, (48,), 1 + self.weight, self.eps)
+            return nn.functional.rms_norm(x, (48,), 2 + self.weight, self.eps)
 
-    class FailingNorm(PlusOneNorm):
+    class FailingNorm(PlusTwoNorm):
         def forward(self, x):
             return x.flatten(1, 2) * self.weight
 
-    class WideNorm(PlusOneNorm):
+    class WideNorm(PlusTwoNorm):
         def forward(self, x):
             return nn.functional.rms_norm(x.float(), (48,), self.weight.float(), self.eps)
 
-    class WithoutEpsilonNorm(PlusOneNorm):
+    class WithoutEpsilonNorm(PlusTwoNorm):
         def __init__(self):
             super().__init__()
             self.eps = None
@@ -127,8 +185,7 @@ def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
     replaced, moved = norm_of("llama"), norm_of("llama").to("meta")
     replaced.forward = lambda x: x
     layers = {
-        "gemma": norm_of("gemma2", "Gemma2RMSNorm"),
-        "plus_one": PlusOneNorm(),
+        "plus_two": PlusTwoNorm(),
         "failing": FailingNorm(),
         "wide": WideNorm().bfloat16(),
         "without_epsilon": WithoutEpsilonNorm(),
@@ -142,8 +199,7 @@ def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
     left = {name: why for why, names in done.left.items() for name in names}
     no_norm = "norms that are no RMSNorm of their weight ({})"
     assert left == {
-        "gemma": no_norm.format("Gemma2RMSNorm"),
-        "plus_one": no_norm.format("PlusOneNorm"),
+        "plus_two": no_norm.format("PlusTwoNorm"),
         "failing": no_norm.format("FailingNorm"),
         "wide": no_norm.format("WideNorm"),
         "without_epsilon": no_norm.format("WithoutEpsilonNorm"),
@@ -152,7 +208,9 @@ def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
     }
 
 
-def test_auto_follows_the_evidence_of_each_number_of_rows(tmp_path, make_row, make_table, ours, fused):
+@pytest.fixture
+def table(tmp_path, make_row, make_table):
+    """A table by which a norm of 48 float32 is faster than torch's for 6 rows, and slower for 5."""
     parts = {"dtype": "float32", "op": "rms_norm", "extras": {"eps": 1e-6}}
     version = registry.find("rms_norm", "rms_norm_whole").version
     config = Config("rms_norm_whole", BLOCK_SIZE_M=4, num_warps=4)
@@ -160,7 +218,29 @@ def test_auto_follows_the_evidence_of_each_number_of_rows(tmp_path, make_row, ma
         Row(Problem(m, 48, 1, **parts), config, version, make_row().made, 10.0, 1.0, ratio, 1)
         for m, ratio in ((6, 1.2), (5, 0.9))
     ]
-    table = make_table(*rows, op="rms_norm", device=INTERPRETER).write(tmp_path)
+    return make_table(*rows, op="rms_norm", device=INTERPRETER).write(tmp_path)
+
+
+def test_auto_follows_the_evidence_of_norms_that_add_one_to_their_weight(table, ours, fused):
+    tuner.use(table)
+    norm, own, plain = norm_of("gemma2"), norm_of("gemma2"), norm_of("llama")
+    for each in (norm, own):
+        nn.init.constant_(each.weight, 0.5)
+    assert accelerate(norm).norms == accelerate(plain).norms == ("",)
+    fused.clear()
+    given = [torch.randn(2, 3, 48), torch.randn(5, 48), torch.randn(7, 48)]
+    with torch.no_grad():
+        for x in (*given, *given):
+            torch.testing.assert_close(norm(x), own(x))
+            torch.testing.assert_close(plain(x), torch.rms_norm(x, (48,), eps=1e-6))
+        assert ours == [(2, 3, 48)] * 4
+        assert fused == [(5, 48), (7, 48)] * 2, "of the one without an offset"
+        tuner.use(None)
+        torch.testing.assert_close(norm(given[0]), own(given[0]), rtol=0, atol=0)
+    assert (len(ours), len(fused)) == (4, 4)
+
+
+def test_auto_follows_the_evidence_of_each_number_of_rows(table, ours, fused):
     norm = norm_of("llama")
     accelerate(norm)
     fused.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernels import rms_norm
+from tuner.kernels.ops import by_torch
 from tuner.kernels.ops import rows as rows_ops
 from tuner.kernels.rms_norm.operands import tolerance
 from tuner.launch.plan import Recording
@@ -126,6 +128,46 @@ def test_small_values_are_of_eps_and_large_ones_are_not(dtype, scale):
         assert_right(rms_norm(x, weight, eps), x, weight, eps)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [1.0, 1, -0.5, 2.0**-20, 0, -0.0])
+def test_an_offset_is_added_to_the_weight_in_float32(dtype, offset):
+    for rows, columns in SHAPES:
+        x, weight = drawn(rows, columns, dtype=dtype), drawn(columns, dtype=dtype) * 2**-9
+        right = torchs(x.double(), weight.double() + offset)
+        found = rms_norm(x, weight, 1e-6, offset=offset)
+        assert verify.error(found, right, 1) <= tolerance(problem_of(x))
+        assert torch.equal(rms_norm(x, weight, 1e-6, offset=offset, out=x), found)
+
+
+def test_what_rounds_the_sum_of_offset_and_weight_is_told_apart():
+    x, weight = drawn(8, 1000, dtype=torch.bfloat16), drawn(1000, dtype=torch.bfloat16) * 2**-9
+    right = torchs(x.double(), weight.double() + 1)
+    ours, rounded = rms_norm(x, weight, 1e-6, offset=1.0), torchs(x, 1 + weight)
+    assert (ours - right).norm() < 0.8 * (rounded - right).norm()
+
+
+def test_an_offset_is_looked_up_as_norms_without_one_are(monkeypatch):
+    asked = []
+    monkeypatch.setattr(rows_ops, "launch", lambda *given: asked.append(given[:2]) or Recording())
+    for offset in (0.0, 1.0):
+        rms_norm(drawn(4, 64), drawn(64), 1e-6, offset=offset)
+    assert [(operands.offset, problem) for operands, problem in asked] == [
+        (0.0, problem_of(drawn(4, 64))),
+        (1.0, problem_of(drawn(4, 64))),
+    ]
+
+
+def test_torch_in_place_of_a_binary_adds_the_offset_too():
+    spec = registry.find("rms_norm", "rms_norm_whole")
+    for dtype in ("fp16", "bf16", "fp32"):
+        problem = Problem(8, 300, 1, dtype=dtype, op="rms_norm", extras={"eps": 1e-6})
+        inputs = replace(spec.make_inputs(problem, "cpu", 0), offset=1.0)
+        by_torch.compute(inputs, spec.vendor)
+        right = torchs(inputs.a.double(), inputs.b.double() + 1)
+        assert verify.error(inputs.out, right, 1) <= spec.tolerance(problem)
+        torch.testing.assert_close(spec.reference(inputs), right)
+
+
 def test_infinities_nans_and_squares_beyond_float32_give_what_torch_gives():
     x, weight = drawn(6, 130, dtype=torch.float32), drawn(130, dtype=torch.float32)
     x[1] = 3e38
@@ -220,6 +262,14 @@ ERRORS = {
     "eps is nan: expected a number": lambda: rms_norm(ok(4), ok(4), NAN),
     "eps is missing: expected a number": lambda: rms_norm(ok(4), ok(4), None),
     "eps is [1e-06]: expected a number": lambda: rms_norm(ok(4), ok(4), [1e-6]),
+    "offset is nan: expected 0, or a number from 1.2e-38": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=NAN),
+    "offset is -inf: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=-INF),
+    "offset is True: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=True),
+    "offset is False: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=False),
+    "offset is 1e+39: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=1e39),
+    "offset is '1': expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset="1"),
+    "offset is [1.0]: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=[1.0]),
+    "offset is None: expected 0, or a number": lambda: rms_norm(ok(4), ok(4), 1e-6, offset=None),
     "out has shape [3]: expected [4]": lambda: rms_norm(ok(4), ok(4), 1e-6, out=ok(3)),
     "out is float32: expected float16, as x is": lambda: rms_norm(ok(4), ok(4), 1e-6, out=ok(4).float()),
     "out is of type int": lambda: rms_norm(ok(4), ok(4), 1e-6, out=3),

@@ -32,8 +32,8 @@ def test_repeated_calls_run_a_plan_although_the_weight_may_ask_for_a_gradient(re
     steps = report.printed["steps"]
     before = [0, *(step["checked"] for step in steps)]
     checked = [step["kind"] for step, count in zip(steps, before, strict=False) if step["checked"] > count]
-    # A layer without a bias and one with it: each at its first call, and where its weight is laid out anew; and a norm.
-    assert checked == ["new x", "transposed weight"] * 2 + ["rows", "other rows", "eps 1e-06"]
+    # A layer without a bias and one with it: each at its first call, and where its weight is laid out anew; and norms.
+    assert checked == ["new x", "transposed weight"] * 2 + ["rows", "other rows", "eps 1e-06", "offset"]
 
 
 def test_threads_share_a_model(report):

@@ -126,6 +126,30 @@ def test_a_gated_layer_with_two_weights_is_launched_by_what_ships_and_by_earlier
     assert not any(told["looked"] for told in ready.printed["calls"])
 
 
+NORM = Problem(256, 512, 1, op="rms_norm", extras={"eps": 1e-6})
+
+
+def test_a_norm_with_an_offset_is_never_served_by_what_ships_for_its_family(ship, make_stub):
+    config = Config("rms_norm_whole", BLOCK_SIZE_M=1, num_warps=4, launch_pdl=True)
+    paths = ship(NORM, config=config)
+    calls = [[100, 0.0], [100, 1.0], [100, 0.0], [100, 1.0], [70, 1.0], [70, 0.0], [100, 0.5], [70, 0.5], [100, 1.0]]
+    ready, short, long = (make_stub().run("served.py", "norms", str(each), json.dumps(calls)) for each in paths)
+    for report, plain in ((ready, []), (short, [0.0])):
+        told = report.printed["calls"]
+        assert [each["offsets"] for each in told] == [plain, [1.0], [], [], [], [], [0.5], [], []]
+        assert [each["made"] for each in told] == [0, 1, 0, 0, 0, 0, 1, 0, 0]
+        assert_each_call_launched_its_own(report)
+    assert [each["offsets"] for each in long.printed["calls"]] == [[0.0], [1.0], [], [], [1.0], [0.0], [0.5], [0.5], []]
+
+
+def test_a_norm_with_an_offset_comes_first_and_one_without_is_served_by_what_ships(ship, make_stub):
+    path, *_ = ship(NORM, config=Config("rms_norm_whole", BLOCK_SIZE_M=1, num_warps=4, launch_pdl=True))
+    calls = json.dumps([[100, 1], [70, 0], [100, 0], [70, -0.0], [70, 1.0]])
+    told = make_stub().run("served.py", "norms", str(path), calls).printed["calls"]
+    assert [each["offsets"] for each in told] == [[1.0], [], [], [], []]
+    assert [each["made"] for each in told] == [1, 0, 0, 0, 0]
+
+
 def test_what_ships_ready_is_launched_where_there_is_no_triton(ship, make_stub):
     plain, with_bias = (Problem(128, 256, 512, layout="nt", epilogue=epilogue) for epilogue in ("none", "bias"))
     path, *_ = ship(plain, with_bias, config=BY_KERNEL["tma"])

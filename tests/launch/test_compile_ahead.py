@@ -154,3 +154,15 @@ def test_a_norm_with_a_program_for_each_row_is_launched_by_an_earlier_plan(calle
 def test_threads_that_call_a_family_first_launch_what_one_does(called):
     together, alone = called("half", "threads", *EVERY), called("half", "alone", *EVERY)
     assert Counter(map(str, map(what, together.launches))) == Counter(map(str, map(what, alone.launches)))
+
+
+def test_a_norm_is_compiled_ahead_and_one_with_an_offset_when_it_is_called(called, make_rows, make_family, tmp_path):
+    norm, lasts = Problem(1, 256, 1, op="rms_norm", extras={"eps": 1e-5}), (16, 64, 300)
+    config = {"num_warps": 4, "launch_pdl": True}
+    rows = {norm.with_m(m): Config("rms_norm_whole", **config, BLOCK_SIZE_M=1 << at) for at, m in enumerate(lasts)}
+    replace(make_rows(rows), families=(make_family(*lasts, problem=norm),)).write(tmp_path)
+    made = [
+        [call["made"] for call in called(kind, "usual", 5, 40, 200, TUNER_TABLES=str(tmp_path)).printed["calls"]]
+        for kind in ("norm", "gemma")
+    ]
+    assert made == [[1, 2, 0], [1, 1, 1]]

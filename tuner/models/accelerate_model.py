@@ -33,7 +33,8 @@ class Acceleration:
         backend: Who was to serve the layers: "auto", "tuner" or "torch".
         exchanged: The names of the layers that may run on tuned kernels.
         left: By the reason why torch keeps them, the names of layers, norms, gated MLPs and blocks of experts.
-        norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's.
+        norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's. Those that add one to
+            their weight have the tuned one alone, and their own forward elsewhere.
         experts: The names of the blocks of experts that may run on tuned kernels.
         mlps: The names of the gated MLPs whose gate and up may run in one launch.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch, rms_norm
 from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.lookup import evidence, lookup
-from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class
+from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
 from tuner.problem import Problem, gemm_fields
 from tuner.problem import dtype as dtypes
 
@@ -23,6 +23,8 @@ CALL_CACHE = CallCache()
 
 _EPSILONS = ("variance_epsilon", "eps")
 """What models call the number that is added to the mean of the squares."""
+_OFFSETS = (0.0, 1.0)
+"""What is added to the weight: nothing, or one, as Gemma's norms have it."""
 _SCALES = (1e-4, 1.0, 1e3)
 """Sizes of the inputs that a layer is tried with: of the first, the added number is most of the sum."""
 _CLOSE = 1e-5
@@ -36,23 +38,26 @@ class NormChoice:
 
     Attributes:
         epsilon: The name of the attribute that a layer adds to the mean of the squares.
-        is_auto: Whether torch's kernel runs where no table says that `rms_norm` is no slower.
-        by_torch: Shapes and dtypes of x, and epsilons, that torch's kernel serves.
+        offset: What it adds to its weight.
+        is_auto: Whether torch serves where no table says that `rms_norm` is no slower.
+        by_torch: Shapes and dtypes of x, and epsilons, that torch serves: by its kernel, or with an offset, which that
+            would add in x's dtype, by the layer's own forward.
     """
 
     epsilon: str
+    offset: float
     is_auto: bool
     by_torch: set[tuple[torch.Size, torch.dtype, float]] = field(default_factory=set)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the choice of their process."""
-        return choice_of, (self.epsilon, self.is_auto)
+        return choice_of, (self.epsilon, self.offset, self.is_auto)
 
 
 @functools.cache
-def choice_of(epsilon: str, is_auto: bool) -> NormChoice:
-    """The choice that all norms of this process with such an attribute share."""
-    made = NormChoice(epsilon, is_auto)
+def choice_of(epsilon: str, offset: float, is_auto: bool) -> NormChoice:
+    """The choice that all norms of this process with such an attribute and offset share."""
+    made = NormChoice(epsilon, offset, is_auto)
     lookup.on_change(made.by_torch.clear)
     return made
 
@@ -66,7 +71,7 @@ class FusedNorm(Exchanged):
     PREFIX = "Fused"
 
     def forward(self, x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-        """Compute x / sqrt(mean(x²) + epsilon) * weight over the last dimension.
+        """Compute x / sqrt(mean(x²) + epsilon) * (offset + weight) over the last dimension.
 
         Args:
             x: [..., N].
@@ -82,11 +87,11 @@ class FusedNorm(Exchanged):
             by_torch = choice.by_torch
             if not (by_torch and type(x) in PLAIN_TENSORS and (x.shape, x.dtype, epsilon) in by_torch):
                 # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
-                found = CALL_CACHE.run_two(x, weight, (epsilon, choice.is_auto))
+                found = CALL_CACHE.run_two(x, weight, (epsilon, choice.offset, choice.is_auto))
                 if found is not None:
                     return found
-            if _is_fused(x, weight):
-                return _normalized(x, weight, epsilon, choice)
+            if _is_fused(x, weight) and (found := _normalized(x, weight, epsilon, choice)) is not None:
+                return found
         # Without a choice the layer may be restored, and somebody keeps this method.
         own = super().forward if isinstance(self, FusedNorm) else self.forward
         result: torch.Tensor = own(x, *rest, **named)
@@ -94,7 +99,7 @@ class FusedNorm(Exchanged):
 
 
 def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether torch's own kernel computes what the layer would; a compiler fuses the steps better by itself."""
+    """Whether one kernel computes what the layer would; a compiler fuses the steps better by itself."""
     if torch.compiler.is_compiling() or type(x) not in PLAIN_TENSORS or type(weight) not in PLAIN_TENSORS:
         return False
     if x.dtype != weight.dtype or x.device != weight.device or x.dim() == 0 or x.shape[-1:] != weight.shape:
@@ -102,37 +107,43 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return not (arguments.ask_derivatives(x, weight) or autocast.is_on(x) or arguments.is_recorded())
 
 
-def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor:
-    """A call that no plan serves: by our kernel where that is to be, or else by torch's."""
+def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor | None:
+    """A call that no plan serves: by our kernel where that is to be, or else by torch's; None if neither serves it."""
     asked, sources = (x.shape, x.dtype, epsilon), lookup.resolver()
     if asked not in choice.by_torch and _is_served(x, weight, epsilon):
         if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
-            return _launched(x, weight, epsilon, is_auto=choice.is_auto)
+            return _launched(x, weight, epsilon, choice)
         # If another thread named other tables meanwhile, the next call asks them.
         if lookup.resolver() is sources and len(choice.by_torch) < _MOST_SHAPES:
             choice.by_torch.add(asked)
-    return functional.rms_norm(x, weight.shape, weight, epsilon)
+    return None if choice.offset else functional.rms_norm(x, weight.shape, weight, epsilon)
 
 
-def _launched(x: torch.Tensor, weight: torch.Tensor, epsilon: float, *, is_auto: bool) -> torch.Tensor:
+def _launched(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor:
     """By our kernel, whose plan is stored; where torch's may serve other rows, tables are asked of each number."""
     columns, dtype, index = x.shape[-1], x.dtype, x.device.index
 
     def serves_rows(rows: int) -> bool:
-        return not is_auto or _is_faster(lookup.resolver(), rows, columns, dtype, epsilon, index)
+        return not choice.is_auto or _is_faster(lookup.resolver(), rows, columns, dtype, epsilon, index)
 
-    options = (epsilon, is_auto)
-    return rms_norm.checked_call(x, weight, epsilon, cache=CALL_CACHE, options=options, serves_rows=serves_rows)
+    options = (epsilon, choice.offset, choice.is_auto)
+    return rms_norm.checked_call(
+        x, weight, epsilon, offset=choice.offset, cache=CALL_CACHE, options=options, serves_rows=serves_rows
+    )
 
 
 def _is_served(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> bool:
     """Whether our kernel takes what torch's would."""
-    rows, columns = _sizes(x)
-    if x.dtype not in DTYPES or not 0 < columns <= MOST_COLUMNS or not rows or not gemm_fields.is_eps(epsilon):
-        return False
     if x.layout != torch.strided or not (arguments.has_memory(x) and arguments.has_memory(weight)):
         return False
-    return arguments.has_kernels(x.device) and _is_supported(x.device.index)
+    return x.numel() > 0 and _has_kernel(weight, epsilon)
+
+
+def _has_kernel(weight: torch.Tensor, epsilon: float) -> bool:
+    """Whether our kernel takes rows of a weight's length, dtype and device."""
+    if weight.dtype not in DTYPES or not 0 < len(weight) <= MOST_COLUMNS or not gemm_fields.is_eps(epsilon):
+        return False
+    return arguments.has_kernels(weight.device) and _is_supported(weight.device.index)
 
 
 @functools.cache
@@ -171,9 +182,21 @@ def exchange_norm(layer: nn.Module, backend: str) -> str | None:
         return f"with weights of class {type(weight).__name__}"
     if not arguments.has_kernels(weight.device):
         return f"on {weight.device.type} (move the model to a GPU first)"
-    if (epsilon := epsilon_of(layer)) is None:
+    if (form := form_of(layer)) is None:
         return f"norms that are no RMSNorm of their weight ({own_class(layer).__name__})"
-    exchange(layer, FusedNorm, choice_of(epsilon, backend == "auto"))
+    why = _obstacle(weight, layer.__dict__[form.epsilon], backend) if form.offset else None
+    if why is None:
+        exchange(layer, FusedNorm, choice_of(form.epsilon, form.offset, backend == "auto"))
+    return why
+
+
+def _obstacle(weight: torch.Tensor, epsilon: float, backend: str) -> str | None:
+    """Why a norm with an offset, of which torch has no kernel, keeps its own forward; or None."""
+    if not _has_kernel(weight, epsilon):
+        kind = dtypes.name_of(weight.dtype)
+        return f"which add one to a weight that `rms_norm` does not take ({kind} [{len(weight)}], eps {epsilon})"
+    if backend == "auto":
+        return without_table(problem(1, len(weight), weight.dtype, epsilon), weight.device.index)
     return None
 
 
@@ -184,8 +207,15 @@ def is_norm(layer: nn.Module) -> bool:
     return is_named and held == {"weight"} and not (layer._modules or layer._buffers)
 
 
-def epsilon_of(layer: nn.Module) -> str | None:
-    """The name of the attribute that a norm adds to the mean of the squares; None if it is no RMSNorm of its weight.
+class NormForm(NamedTuple):
+    """What an RMSNorm adds: the attribute `epsilon` to the mean of the squares, and `offset` to its weight."""
+
+    epsilon: str
+    offset: float
+
+
+def form_of(layer: nn.Module) -> NormForm | None:
+    """What a norm adds to what; None if it is no RMSNorm of its weight.
 
     Its own forward is tried on the CPU with a weight drawn at random.
     """
@@ -193,11 +223,12 @@ def epsilon_of(layer: nn.Module) -> str | None:
     if weight is None or weight.dim() != 1 or not weight.is_floating_point():
         return None
     names = [name for name in _EPSILONS if isinstance(layer.__dict__.get(name), float)]
-    return names[0] if len(names) == 1 and _agrees(layer, weight, layer.__dict__[names[0]]) else None
+    forms = [NormForm(names[0], offset) for offset in _OFFSETS] if len(names) == 1 else []
+    return next((form for form in forms if _agrees(layer, weight, form)), None)
 
 
-def _agrees(layer: nn.Module, weight: torch.Tensor, epsilon: float) -> bool:
-    own, generator = own_class(layer), torch.Generator().manual_seed(0)
+def _agrees(layer: nn.Module, weight: torch.Tensor, form: NormForm) -> bool:
+    own, epsilon, generator = own_class(layer), layer.__dict__[form.epsilon], torch.Generator().manual_seed(0)
     tried = own.__new__(own)
     drawn = torch.randn(weight.shape, generator=generator)
     x = torch.randn(len(_SCALES), *weight.shape, generator=generator) * torch.tensor(_SCALES)[:, None]
@@ -209,7 +240,7 @@ def _agrees(layer: nn.Module, weight: torch.Tensor, epsilon: float) -> bool:
                 result = own.forward(tried, given)
             except _REFUSED:
                 return False
-            exact = functional.rms_norm(given.double(), weight.shape, scale.double(), epsilon)
+            exact = functional.rms_norm(given.double(), weight.shape, scale.double() + form.offset, epsilon)
             if getattr(result, "dtype", None) != dtype or result.shape != given.shape:
                 return False
             if not torch.allclose(result.double(), exact, rtol=close, atol=0):

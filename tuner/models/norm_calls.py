@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tuner.models import sharding
-from tuner.models.accelerate_norm import epsilon_of, is_norm
+from tuner.models.accelerate_norm import form_of, is_norm
 from tuner.models.products import Product
 from tuner.problem import dtype as dtypes
 from tuner.problem import gemm_fields
@@ -53,13 +53,13 @@ def counted(model: nn.Module) -> Iterator[dict[str, NormCalls]]:
 
 
 def _calls_of(layer: nn.Module) -> NormCalls | None:
-    weight, epsilon = layer._parameters["weight"], epsilon_of(layer)
-    if weight is None or epsilon is None or not gemm_fields.is_eps(layer.__dict__[epsilon]):
+    weight, form = layer._parameters["weight"], form_of(layer)
+    if weight is None or form is None or not gemm_fields.is_eps(layer.__dict__[form.epsilon]):
         return None
     n, kind = len(weight), dtypes.name_of(weight.dtype)
     aligned = contiguous_aligned("rms_norm", (1, n, 1), (kind, kind, kind), "nn")
     product = Product("rms_norm", weight.device.type, n, 1, kind, kind, kind, "nn", aligned)
-    return NormCalls(product, layer.__dict__[epsilon])
+    return NormCalls(product, layer.__dict__[form.epsilon])
 
 
 def _counts(calls: NormCalls) -> Any:

@@ -32,9 +32,18 @@ class StepsNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
-norm = StepsNorm().half()
+class OffsetNorm(StepsNorm):
+    """An RMSNorm as Gemma has it."""
+
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (wide * (1 + self.weight.float())).to(x.dtype)
+
+
+norm, offset = StepsNorm().half(), OffsetNorm().half()
 plain, biased = nn.Linear(64, 96, bias=False).half(), nn.Linear(64, 96).half()
-model = nn.ModuleList([plain, biased, norm])
+model = nn.ModuleList([plain, biased, norm, offset])
 accelerate(model, backend="tuner")
 steps: list[dict[str, object]] = []
 
@@ -77,6 +86,10 @@ with torch.no_grad():
     kept.append(call(norm, x, kind="same rows"))
     for norm.eps in (1e-6, 1e-5):
         kept.append(call(norm, x, kind=f"eps {norm.eps}"))
+    offset.weight = norm.weight
+    for _ in range(2):
+        kept.append(call(offset, x, kind="offset"))
+        kept.append(call(norm, x, kind="none"))
     with torch.enable_grad():
         asked = norm(x)  # by its own forward, which launches nothing here
 assert asked.requires_grad

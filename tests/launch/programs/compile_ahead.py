@@ -47,8 +47,8 @@ def call(m: int) -> None:
         keep.append(bmm(torch.empty(2, m, 256, dtype=torch.float16), weight.expand(2, 256, 256)))
     elif kind == "gated":
         keep.append(gated_linear(stub_matmul.half(m, 256), gate, up))
-    elif kind == "norm":
-        keep.append(rms_norm(stub_matmul.half(m, 256), norm_weight, 1e-5))
+    elif kind in ("norm", "gemma"):
+        keep.append(rms_norm(stub_matmul.half(m, 256), norm_weight, 1e-5, offset=float(kind == "gemma")))
     elif kind == "scaled":
         scales = {"scale_a": torch.empty(m, 1), "scale_b": torch.empty(1, 256)}
         keep.append(matmul(torch.empty(m, 256, dtype=torch.float8_e4m3fn), eights, **scales))

@@ -26,6 +26,8 @@ from tuner.launch import step
 
 compiles = stub_matmul.activate()
 looked: list[None] = []
+compiled_in: list[float] = []
+"""The offsets of the norms that were launched by no plan."""
 
 
 def counted(run: Callable[..., None]) -> Callable[..., None]:
@@ -33,6 +35,7 @@ def counted(run: Callable[..., None]) -> Callable[..., None]:
 
     def counting(launches: Any) -> None:
         looked.append(None)
+        compiled_in.extend(each.constants["OFFSET"] for each in launches if "OFFSET" in each.constants)
         run(launches)
 
     return counting
@@ -85,6 +88,17 @@ def gated() -> None:
     gate, up = stub_matmul.half(256, 512), stub_matmul.half(256, 512)
     for m in json.loads(sys.argv[3]):
         call(stub_matmul.half(m, 512), gate, up, op=gated_linear)
+
+
+def norms() -> None:
+    """Norms with the numbers of rows and the offsets given, by a table's ranges; what the long way compiled in."""
+    tuner.use(sys.argv[2])
+    weight = stub_matmul.half(1, 512)[0]
+    for m, offset in json.loads(sys.argv[3]):
+        before = len(compiled_in), compiles.compiled + compiles.from_cache
+        call(stub_matmul.half(m, 512), weight, op=rms_norm, eps=1e-6, offset=offset)
+        told[-1] |= {"offsets": compiled_in[before[0] :]}
+        told[-1] |= {"made": compiles.compiled + compiles.from_cache - before[1]}
 
 
 def refused() -> None:

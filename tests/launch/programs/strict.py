@@ -79,6 +79,9 @@ def every_op() -> None:
     served(softmax, in_place, out=in_place, expected=x.softmax(1))
     served(vector_add, x[0], x[1], expected=x[0] + x[1])
     served(rms_norm, x, x[0], 1e-6, expected=torch.nn.functional.rms_norm(x, (32,), x[0], 1e-6))
+    for offset in (1.0, 0.5, 1.0):
+        expected = torch.nn.functional.rms_norm(x, (32,), x[0] + offset, 1e-6)
+        served(rms_norm, x, x[0], 1e-6, offset=offset, expected=expected)
     gate = w.t().contiguous()
     for activation, expected in (("none", (x @ w).square()), ("relu", (x @ w).relu().square())):
         served(gated_linear, x, gate, gate, activation=activation, expected=expected)
