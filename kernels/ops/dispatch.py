@@ -73,3 +73,10 @@ def flattened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 def device_of(index: int | None) -> Device:
     """The model of a GPU by its CUDA index, or the interpreter for None."""
     return devices.current(index)
+
+
+@functools.cache
+def is_supported(index: int | None) -> bool:
+    """Whether kernels are compiled for a GPU, by its CUDA index; the interpreter, None, runs all that it can."""
+    device = device_of(index)
+    return device.is_interpreter or device.features.supported

@@ -153,7 +153,7 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
     # The op would copy a weight whose rows are apart, at each call.
     if not (rows and n and k) or any(each.stride(1) != 1 or each.stride(0) != gate.stride(0) for each in weights):
         return False
-    if not (_is_supported(x.device) and max(rows, 2 * n) <= MAX_SIZE):
+    if not (arguments.has_kernels(x.device) and dispatch.is_supported(x.device.index) and max(rows, 2 * n) <= MAX_SIZE):
         return False
     sources = lookup.resolver()
     if not preferred.is_auto or _is_faster(
@@ -166,16 +166,6 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
             preferred.by_torch.clear()
         preferred.by_torch.add(_asked(x))
     return False
-
-
-def _is_supported(device: torch.device) -> bool:
-    return arguments.has_kernels(device) and _has_features(device.index)
-
-
-@functools.cache
-def _has_features(index: int | None) -> bool:
-    device = dispatch.device_of(index)
-    return device.is_interpreter or device.features.supported
 
 
 def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: Preference) -> torch.Tensor:

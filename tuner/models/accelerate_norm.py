@@ -143,13 +143,7 @@ def _has_kernel(weight: torch.Tensor, epsilon: float) -> bool:
     """Whether our kernel takes rows of a weight's length, dtype and device."""
     if weight.dtype not in DTYPES or not 0 < len(weight) <= MOST_COLUMNS or not gemm_fields.is_eps(epsilon):
         return False
-    return arguments.has_kernels(weight.device) and _is_supported(weight.device.index)
-
-
-@functools.cache
-def _is_supported(index: int | None) -> bool:
-    device = dispatch.device_of(index)
-    return device.is_interpreter or device.features.supported
+    return arguments.has_kernels(weight.device) and dispatch.is_supported(weight.device.index)
 
 
 @functools.lru_cache(maxsize=8192)
