@@ -1,6 +1,6 @@
 """How much longer the default formula's config takes than the fastest trial on record, by card and rows of A.
 
-    python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL]
+    python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL] [--op gated_linear]
 
 The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz). The
 calibration was fitted on them too, so these figures do not say what the formula loses on weights that it never saw:
@@ -30,25 +30,31 @@ DATA = Path(__file__).parents[1] / "data"
 CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
 KINDS = {"16 bits": "none", "scales of blocks": "block"}
 """The problems' scaling."""
-ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256))
+ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256), (257, 4096))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--without", metavar="KERNEL", help="whose default is not among the choices")
+    parser.add_argument("--op", default="matmul")
     args = parser.parse_args()
     found = {}
     with serving_without(args.without):
         for device, trials in (database(DATA / file) for file in CARDS):
-            alike = {problem: times for problem, times in trials.items() if calibration.is_alike(problem, device)}
+            of_op = {problem: times for problem, times in trials.items() if is_counted(problem, device, args.op)}
             for name, scaling in KINDS.items():
-                some = {problem: times for problem, times in alike.items() if problem.scaling == scaling}
-                found[f"{device.slug}, {name}"] = losses(some, device)
+                if some := {problem: times for problem, times in of_op.items() if problem.scaling == scaling}:
+                    found[f"{device.slug}, {name}"] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():
             print(slug, rows, each)
-    record.write(args.out, {"without": args.without, "cards": found})
+    record.write(args.out, {"op": args.op, "without": args.without, "cards": found})
+
+
+def is_counted(problem: Problem, device: Device, op: str) -> bool:
+    """Whether a problem is the op's; of products those alone of which the calibration says something."""
+    return problem.op == op and (op != "matmul" or calibration.is_alike(problem, device))
 
 
 def serving_without(kernel: str | None) -> Any:
@@ -65,6 +71,8 @@ def losses(times: dict[Problem, dict[Config, float]], device: Device) -> dict[st
     found = {}
     for first, last in ROWS:
         some = [problem for problem in times if first <= problem.m <= last]
+        if not some:
+            continue
         defaults = {problem: registry.default_config(problem, device) for problem in some}
         over = {
             problem: times[problem][config] / min(times[problem].values())

@@ -13,7 +13,7 @@ from tuner.kernels.base import blocks, epilogue
 from tuner.kernels.base.operands import placement
 from tuner.kernels.base.program import spec_of
 from tuner.kernels.cost import model as cost
-from tuner.kernels.cost.tile import Loop
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gated import hopper_jit, launches
 from tuner.kernels.gated.launches import GATED_LINEAR
 from tuner.kernels.gated.operands import GatedOperands
@@ -32,12 +32,16 @@ from tuner.kernels.gemm.hopper import tile as hopper_tile
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, laid_out, registers_of, with_layout
 from tuner.kernels.gemm.spec import simplicity
 from tuner.kernels.gemm.tma.spec import descriptor
+from tuner.kernels.space import refinements
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 VERSION = 1
 _SAME = 0.05
 """Estimates that differ by less, in log time, are equal: on recorded landscapes of an H100 longer rows win then."""
+_WAIT, _READERS, _UNHURRIED = 1.25, 8, 128 * 256
+"""How many times as long it takes where more programs than so many ask for the same rows of a weight at once, and their
+tiles are less than such. Fitted on the 11,660 trials of gated layers in benchmarks/data/shipped-h100.db.xz."""
 
 
 def program(operands: GatedOperands, config: Config) -> tuple[Launch]:
@@ -93,7 +97,11 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate of both products as one."""
     inner, computed = as_computed(config, problem)
     loop = Loop(by_tma=True, persistent=True, specialized=True, exchanged=inner is not config)
-    return cost.terms(inner, computed, device, loop).us
+    tile = tile_of(Sides.of(inner), loop, computed, device)
+    # The kernel lets the next one start late, which products choose.
+    us = cost.of_tile(tile, {**inner, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}).us
+    readers = min(config.integer("GROUP_SIZE_M"), -(-problem.m // config.integer("BLOCK_SIZE_M")))
+    return us * _WAIT if readers > _READERS and tile.rows * tile.width < _UNHURRIED else us
 
 
 def default_config(problem: Problem, device: Device) -> Config:

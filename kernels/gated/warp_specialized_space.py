@@ -17,7 +17,8 @@ from tuner.problem import Problem, dtype
 
 NAME = "gated_warp_specialized"
 _DEEPEST = 12
-_GROUPS = (1, 4, 8, 16)
+_GROUPS = (4, 8, 11, 16)
+"""The most rows of tiles of a group; the groups of one launch are as even as can be."""
 _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 _MOST_SUMS = 128
@@ -100,8 +101,13 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     for part in parts:
         cut = config.replace(EPILOGUE_PARTS=part)
         for stages in sorted(_depths(cut, problem, device)):
-            for group in dict.fromkeys(min(group, rows) for group in _GROUPS):
+            for group in dict.fromkeys(_even(rows, most) for most in _GROUPS):
                 yield cut.replace(num_stages=stages, GROUP_SIZE_M=group)
+
+
+def _even(rows: int, most: int) -> int:
+    """Rows of tiles of a group. A last one of few rows would read both weights again for them alone."""
+    return -(-rows // -(-rows // most))
 
 
 def _depths(config: Config, problem: Problem, device: Device) -> set[int]:
