@@ -111,6 +111,9 @@ COMPILES = "_do_compile"
 kernels that no `Autotuner` chooses for, none is served by a binary."""
 MAKES_DRIVER = "_create_driver"
 """The function of `driver_module` that makes the driver, given nothing. Triton 3.6 to 3.9."""
+OVERLOAD_CALLS = "_op"
+"""The attribute of an operator's overload that its call calls, with the same arguments. torch 2.9 to 2.13. Without it
+each goes through torch's dispatcher."""
 FORWARD_LEVEL = "_current_level"
 """The entry of `forward_ad_state` that is -1 outside of forward-mode differentiation. torch 2.9 to 2.13."""
 

@@ -1,0 +1,106 @@
+"""Call operators over the stub as programs of torch.compile do, and say which calls torch's dispatcher saw."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import stub_driver
+import stub_matmul
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tuner.hardware import device
+from tuner.kernels.ops import autocast, gated_by_evidence, gated_linear, linear, torch_library
+
+stub_matmul.activate()
+device.current = lambda _index: device.KNOWN["sm_90"]
+ops = torch.ops.triton_tuner
+torch_library.autocast = SimpleNamespace(**vars(autocast))  # of this module alone
+x, alike, longer = (stub_matmul.half(rows, 64) for rows in (8, 8, 9))
+bias = torch.randn(96).half()
+weight, up, joined = (stub_matmul.half(rows, 64, shift=shift) for rows, shift in ((96, 0), (96, 1), (192, 2)))
+NO_OPTIONS = (None, None, None, "none", None, None, None)
+CALLS = {
+    "linear": (linear, "linear", lambda x: ops.linear.default(x, weight, None, False)),
+    "linear with a bias": (linear, "linear", lambda x: ops.linear.default(x, weight, bias, False)),
+    "gated": (
+        gated_by_evidence,
+        "gated",
+        lambda x: ops.gated_by_evidence.default(x, [weight, up], False, "silu", False),
+    ),
+    "gated, joined": (
+        gated_by_evidence,
+        "gated",
+        lambda x: ops.gated_by_evidence.default(x, [joined], True, "silu", False),
+    ),
+    "gated_linear": (gated_linear, "gated_linear", lambda x: ops.gated_linear.default(x, weight, up, "silu")),
+    "matmul": (torch_library.autocast, "off", lambda x: ops.matmul.default(x, weight.t(), *NO_OPTIONS)),
+    "matmul with a bias": (
+        torch_library.autocast,
+        "off",
+        lambda x: ops.matmul.default(x, weight.t(), bias, *NO_OPTIONS[1:]),
+    ),
+    "matmul, every option": (
+        torch_library.autocast,
+        "off",
+        lambda x: ops.matmul.default(x, weight.t(), None, None, None, "relu", torch.float32, None, None, True),
+    ),
+}
+dispatched: list[int] = []
+
+
+def counted(module, name):
+    """Note each call of what an operator calls where it has no plan."""
+    run = getattr(module, name)
+    if not hasattr(run, "counts"):
+
+        def count(*given, **named):
+            dispatched.append(1)
+            return run(*given, **named)
+
+        count.counts = True
+        setattr(module, name, count)
+
+
+class Seeing(TorchDispatchMode):
+    """Notes the operators that torch's dispatcher sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def took_the_long_way(call, *given):
+    before = len(dispatched)
+    kept.append(call(*given))
+    return len(dispatched) > before
+
+
+told, kept = {}, []
+for name, (module, function, call) in CALLS.items():
+    counted(module, function)
+    with torch.inference_mode():
+        calls = [took_the_long_way(call, each) for each in (x, x, alike, longer)]
+        with Seeing() as mode:
+            kept.append(call(x))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = took_the_long_way(call, x)
+    told[name] = {"long": calls, "seen": mode.seen, "autocast": cast}
+
+asking = stub_matmul.half(8, 64).requires_grad_()
+with torch.no_grad():
+    for _ in range(2):
+        kept.append(ops.matmul.default(asking, weight.t(), *NO_OPTIONS))
+told["gradient"] = ops.matmul.default(asking, weight.t(), *NO_OPTIONS).requires_grad
+told["by name"] = took_the_long_way(lambda: ops.linear.default(x=x, weight=weight, bias=None, is_auto=False))
+errors = []
+for given in ((x, weight), (x, weight, None, False, 1), (x, "weight", None, False)):
+    try:
+        ops.linear.default(*given)
+    except Exception as e:  # noqa: BLE001  whatever torch raises
+        errors.append(f"{type(e).__name__}: {e}".splitlines()[0])
+stub_driver.tell(calls=told, errors=errors)

@@ -1,0 +1,49 @@
+"""Operators, through the real launch path: a known call runs its plan, and torch's dispatcher sees what it must see."""
+
+from __future__ import annotations
+
+import pytest
+
+OPERATORS = {
+    **dict.fromkeys(("linear", "linear with a bias"), "linear"),
+    **dict.fromkeys(("gated", "gated, joined"), "gated_by_evidence"),
+    "gated_linear": "gated_linear",
+    **dict.fromkeys(("matmul", "matmul with a bias", "matmul, every option"), "matmul"),
+}
+"""Operators by kinds of calls."""
+
+
+@pytest.fixture(scope="module")
+def printed(stub):
+    return stub.run("operators.py").printed
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_a_known_call_runs_its_plan_before_torch_dispatches(printed, kind):
+    """Called twice with the same x, with another of its kind, and with another number of rows."""
+    assert printed["calls"][kind]["long"] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_a_mode_of_torch_sees_the_operator_although_the_call_is_known(printed, kind):
+    assert f"triton_tuner::{OPERATORS[kind]}" in printed["calls"][kind]["seen"]
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_under_autocast_torch_dispatches(printed, kind):
+    assert printed["calls"][kind]["autocast"]
+
+
+def test_what_asks_for_a_gradient_gets_one_although_the_call_is_known(printed):
+    assert printed["calls"]["gradient"]
+
+
+def test_arguments_by_name_go_through_torch(printed):
+    assert printed["calls"]["by name"]
+
+
+def test_torch_words_what_is_wrong_with_arguments(printed):
+    missing, more, kind = printed["errors"]
+    assert "missing value for argument 'bias'" in missing
+    assert "expected at most 4" in more
+    assert "weight" in kind
