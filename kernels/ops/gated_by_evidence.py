@@ -15,6 +15,7 @@ import torch
 
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
+from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear
 from tuner.kernels.ops.linear import preference as product_preference
 from tuner.kernels.ops.planned_operators import plan_first
@@ -26,7 +27,6 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
 
 CALL_CACHE = CallCache()
-_MOST_SHAPES = 8192
 
 Weights = tuple[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]
 """The weights of gate and of up [N, K], or one [2N, K] with the rows of both."""
@@ -50,7 +50,7 @@ class Preference:
     up_first: bool
     shape: tuple[int, int]
     options: tuple[str, bool]
-    by_torch: set[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=set)
+    by_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
@@ -60,9 +60,7 @@ class Preference:
 @functools.cache
 def preference(activation: str, is_auto: bool, up_first: bool, shape: tuple[int, int]) -> Preference:
     """The preference that all gated layers [N, K] of this process share."""
-    made = Preference(activation, is_auto, up_first, shape, (activation, is_auto))
-    lookup.on_change(made.by_torch.clear)
-    return made
+    return Preference(activation, is_auto, up_first, shape, (activation, is_auto))
 
 
 def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor | None:
@@ -161,11 +159,7 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
         sources, (rows, n, k), *_kind(x.dtype), preferred.activation, x.device.index
     ):
         return True
-    # If another thread named other tables meanwhile, the next call asks them.
-    if lookup.resolver() is sources:
-        if len(preferred.by_torch) >= _MOST_SHAPES:
-            preferred.by_torch.clear()
-        preferred.by_torch.add(_asked(x))
+    preferred.by_torch.leave(_asked(x), sources)
     return False
 
 

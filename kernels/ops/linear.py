@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
 from tuner.kernels.ops.gradients import CallTensors, Options
+from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.planned_operators import plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
@@ -28,7 +29,6 @@ from tuner.problem.gemm_fields import MAX_SIZE
 DTYPES = (torch.float32, *autocast.HALVES)
 CALL_CACHE = CallCache()
 _PLAIN: Options = (None, None, None, None, False)
-_MOST_SHAPES = 8192
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +44,7 @@ class Preference:
 
     is_auto: bool
     options: tuple[bool, int, int, bool]
-    by_torch: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)
+    by_torch: LeftToTorch[tuple[torch.Size, torch.dtype]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the preference of their process."""
@@ -54,9 +54,7 @@ class Preference:
 @functools.cache
 def preference(is_auto: bool, n: int, k: int, has_bias: bool) -> Preference:
     """The preference that all layers [N, K] of this process share."""
-    made = Preference(is_auto, (is_auto, n, k, has_bias))
-    lookup.on_change(made.by_torch.clear)
-    return made
+    return Preference(is_auto, (is_auto, n, k, has_bias))
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference) -> torch.Tensor:
@@ -140,11 +138,7 @@ def _is_torchs(
     sources = lookup.resolver()
     if _is_faster(x, weight, bias):
         return False
-    if lookup.resolver() is not sources:
-        return True  # another thread named other tables meanwhile: the next call asks them
-    if len(preferred.by_torch) >= _MOST_SHAPES:
-        preferred.by_torch.clear()
-    preferred.by_torch.add((x.shape, x.dtype))
+    preferred.by_torch.leave((x.shape, x.dtype), sources)
     return True
 
 

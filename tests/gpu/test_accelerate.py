@@ -93,6 +93,21 @@ def test_one_inductor_program_serves_every_m(model):
             assert_right(compiled(x), model, x)
 
 
+@pytest.mark.long
+def test_a_compiled_program_runs_known_calls_before_torch_dispatches(model):
+    compiled = torch.compile(model, fullgraph=True)
+    seen = []
+    with torch.no_grad():
+        for _ in range(3):
+            x = rows(8)
+            with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+                found = compiled(x)
+            assert_right(found, model, x)
+            seen.append(sum(each.name == "triton_tuner::linear" for each in profiler.events()))
+    assert seen[0] >= 3
+    assert seen[2] == 0  # the first call runs while torch compiles, where its state is another than at the second
+
+
 def test_under_autocast_float32_weights_are_cast(checked):
     model = Block().cuda()
     accelerate(model, backend="tuner")

@@ -24,6 +24,19 @@ def test_a_known_call_runs_its_plan_before_torch_dispatches(printed, kind):
     assert printed["calls"][kind]["long"] == [True, False, False, True]
 
 
+def test_a_compiled_programs_known_calls_run_plans(stub):
+    """Three calls without gradients, and three in inference mode, where tensors are of another kind to torch.
+
+    The first call of each runs while torch compiles, where its state is another, so the second is not known yet.
+    """
+    report = stub.run("compiled_operator.py")
+    without_gradients, inference = report.printed["seen"][:3], report.printed["seen"][3:]
+    assert without_gradients[0] > 0
+    assert inference[0] > 0
+    assert without_gradients[2] == inference[2] == 0
+    assert len(report.launches) == 6
+
+
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_a_mode_of_torch_sees_the_operator_although_the_call_is_known(printed, kind):
     assert f"triton_tuner::{OPERATORS[kind]}" in printed["calls"][kind]["seen"]

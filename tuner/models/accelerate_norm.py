@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tuner.kernels.elementwise.spec import MOST_COLUMNS
 from tuner.kernels.ops import arguments, autocast, dispatch, rms_norm
+from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.lookup import evidence, lookup
@@ -28,7 +29,6 @@ _OFFSETS = (0.0, 1.0)
 _SCALES = (1e-4, 1.0, 1e3)
 """Sizes of the inputs that a layer is tried with: of the first, the added number is most of the sum."""
 _CLOSE = 1e-5
-_MOST_SHAPES = 8192
 _REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 
 
@@ -47,7 +47,7 @@ class NormChoice:
     epsilon: str
     offset: float
     is_auto: bool
-    by_torch: set[tuple[torch.Size, torch.dtype, float]] = field(default_factory=set)
+    by_torch: LeftToTorch[tuple[torch.Size, torch.dtype, float]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the choice of their process."""
@@ -57,9 +57,7 @@ class NormChoice:
 @functools.cache
 def choice_of(epsilon: str, offset: float, is_auto: bool) -> NormChoice:
     """The choice that all norms of this process with such an attribute and offset share."""
-    made = NormChoice(epsilon, offset, is_auto)
-    lookup.on_change(made.by_torch.clear)
-    return made
+    return NormChoice(epsilon, offset, is_auto)
 
 
 class FusedNorm(Exchanged):
@@ -113,9 +111,7 @@ def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: N
     if asked not in choice.by_torch and _is_served(x, weight, epsilon):
         if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
             return _launched(x, weight, epsilon, choice)
-        # If another thread named other tables meanwhile, the next call asks them.
-        if lookup.resolver() is sources and len(choice.by_torch) < _MOST_SHAPES:
-            choice.by_torch.add(asked)
+        choice.by_torch.leave(asked, sources)
     return None if choice.offset else functional.rms_norm(x, weight.shape, weight, epsilon)
 
 

@@ -1,0 +1,33 @@
+"""Calls that tables leave to torch, which so ask them once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeVar
+
+from tuner.lookup import lookup
+
+_MOST = 8192
+Call = TypeVar("Call", bound=Hashable)
+
+
+class LeftToTorch(set[Call]):
+    """What calls are that tables leave to torch; empty again when other tables are named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        lookup.on_change(self.clear)
+
+    def leave(self, call: Call, asked: object) -> None:
+        """Add a call of which tables were asked.
+
+        Args:
+            call: What is known of such calls before tables are asked.
+            asked: `tuner.lookup.lookup.resolver()`, from before that. If another thread has named other tables since,
+                the next call asks them.
+        """
+        if lookup.resolver() is not asked:
+            return
+        if len(self) >= _MOST:
+            self.clear()
+        self.add(call)
