@@ -39,9 +39,13 @@ from tuner.problem import Problem
 VERSION = 1
 _SAME = 0.05
 """Estimates that differ by less, in log time, are equal: on recorded landscapes of an H100 longer rows win then."""
-_WAIT, _READERS, _UNHURRIED = 1.25, 8, 128 * 256
-"""How many times as long it takes where more programs than so many ask for the same rows of a weight at once, and their
-tiles are less than such. Fitted on the 11,660 trials of gated layers in benchmarks/data/shipped-h100.db.xz."""
+_CROWDED = 1.25
+"""How many times as long small tiles take where many programs wait for the same rows of a weight. Fitted, as are both
+numbers below, on the kernel's 8,292 trials in benchmarks/data/shipped-h100.db.xz."""
+_MANY = 8
+"""Rows of tiles in a group beyond which programs are many."""
+_LARGE = 128 * 256
+"""Sums of a tile that is not small."""
 
 
 def program(operands: GatedOperands, config: Config) -> tuple[Launch]:
@@ -100,8 +104,8 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     tile = tile_of(Sides.of(inner), loop, computed, device)
     # The kernel lets the next one start late, which products choose.
     us = cost.of_tile(tile, {**inner, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}).us
-    readers = min(config.integer("GROUP_SIZE_M"), -(-problem.m // config.integer("BLOCK_SIZE_M")))
-    return us * _WAIT if readers > _READERS and tile.rows * tile.width < _UNHURRIED else us
+    together = min(config.integer("GROUP_SIZE_M"), -(-problem.m // config.integer("BLOCK_SIZE_M")))
+    return us * _CROWDED if together > _MANY and tile.rows * tile.width < _LARGE else us
 
 
 def default_config(problem: Problem, device: Device) -> Config:

@@ -18,7 +18,7 @@ from tuner.problem import Problem, dtype
 NAME = "gated_warp_specialized"
 _DEEPEST = 12
 _GROUPS = (4, 8, 11, 16)
-"""The most rows of tiles of a group; the groups of one launch are as even as can be."""
+"""The most rows of tiles of a group."""
 _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 _MOST_SUMS = 128
@@ -101,12 +101,15 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
     for part in parts:
         cut = config.replace(EPILOGUE_PARTS=part)
         for stages in sorted(_depths(cut, problem, device)):
-            for group in dict.fromkeys(_even(rows, most) for most in _GROUPS):
+            for group in dict.fromkeys(_group(rows, most) for most in _GROUPS):
                 yield cut.replace(num_stages=stages, GROUP_SIZE_M=group)
 
 
-def _even(rows: int, most: int) -> int:
-    """Rows of tiles of a group. A last one of few rows would read both weights again for them alone."""
+def _group(rows: int, most: int) -> int:
+    """The least rows of tiles of a group with which there are as few groups as with `most`.
+
+    The last group has what is left, and reads both weights again for it alone: so that is more than it would be.
+    """
     return -(-rows // -(-rows // most))
 
 

@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear
 from tuner.kernels.ops.linear import preference as product_preference
-from tuner.kernels.ops.planned_operators import plan_first
+from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -205,10 +205,13 @@ def _run(x: torch.Tensor, weights: list[torch.Tensor], up_first: bool, activatio
 
 def _planned(
     x: torch.Tensor, weights: list[torch.Tensor], up_first: bool, activation: str, is_auto: bool
-) -> torch.Tensor | None:
-    """The operator's call by a plan: its preference's options, without the preference."""
-    given = (weights[0], weights[1]) if len(weights) == 2 else _halves((weights[0],), up_first)
-    return CALL_CACHE.run((x, *given), (activation, is_auto))
+) -> Planned | None:
+    """By its preference's options, without the preference."""
+    if len(weights) == 2:
+        return (x, *weights), (activation, is_auto)
+    if type(x) not in PLAIN_TENSORS or type(weights[0]) not in PLAIN_TENSORS:
+        return None
+    return (x, *_halves((weights[0],), up_first)), (activation, is_auto)
 
 
 def _by_products(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor:
@@ -229,4 +232,4 @@ _library = torch.library.Library("triton_tuner", "FRAGMENT")
 _library.define("gated_by_evidence(Tensor x, Tensor[] weights, bool up_first, str activation, bool is_auto) -> Tensor")
 _library.impl("gated_by_evidence", _run, "CompositeExplicitAutograd")
 _library.impl("gated_by_evidence", _shaped, "Meta")  # see torch_library: `register_fake` is slow
-plan_first("gated_by_evidence", _planned)
+plan_first("gated_by_evidence", CALL_CACHE, _planned)

@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_dtype, check_input
-from tuner.kernels.ops.planned_operators import plan_first
+from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.kernels.ops.problem import problem_of
 from tuner.launch.call_cache import CallCache, is_tracing
 from tuner.lookup.lookup import resolver
@@ -238,8 +238,8 @@ def _run(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str)
         return gated_linear(x, gate, up, activation=activation)
 
 
-def _planned(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor | None:
-    return CALL_CACHE.run((x, gate, up), (activation,))
+def _planned(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Planned:
+    return (x, gate, up), (activation,)
 
 
 def _run_out(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str) -> None:
@@ -267,4 +267,4 @@ _library.impl("gated_linear_out", _run_out, "CompositeExplicitAutograd")
 # Not by `register_fake`, see torch_library.
 _library.impl("gated_linear", _shaped, "Meta")
 _library.impl("gated_linear_out", _shaped_out, "Meta")
-plan_first("gated_linear", _planned)
+plan_first("gated_linear", CALL_CACHE, _planned)

@@ -12,7 +12,7 @@ Call = TypeVar("Call", bound=Hashable)
 
 
 class LeftToTorch(set[Call]):
-    """What calls are that tables leave to torch; empty again when other tables are named."""
+    """Keys of calls that tables leave to torch; emptied when other tables are named."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
 from tuner.kernels.ops.gradients import CallTensors, Options
 from tuner.kernels.ops.left_to_torch import LeftToTorch
-from tuner.kernels.ops.planned_operators import plan_first
+from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -187,11 +187,9 @@ def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_au
         return linear(x, weight, bias, preferred)
 
 
-def _planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> torch.Tensor | None:
-    """The operator's call by a plan: its preference's options, without the preference."""
-    if bias is None:
-        return CALL_CACHE.run_two(x, weight, (is_auto, *weight.shape, False))
-    return CALL_CACHE.run((x, weight, bias), (is_auto, *weight.shape, True))
+def _planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> Planned:
+    """By its preference's options, without the preference."""
+    return (x, weight, bias), (is_auto, *weight.shape, bias is not None)
 
 
 def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _is_auto: bool) -> torch.Tensor:
@@ -203,4 +201,4 @@ _library = torch.library.Library("triton_tuner", "FRAGMENT")
 _library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor")
 _library.impl("linear", _run, "CompositeExplicitAutograd")
 _library.impl("linear", _shaped, "Meta")  # see torch_library: `register_fake` is slow
-plan_first("linear", _planned)
+plan_first("linear", CALL_CACHE, _planned)

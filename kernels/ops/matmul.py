@@ -15,7 +15,7 @@ from tuner.kernels.ops import arguments, autocast, gradients, torch_library
 from tuner.kernels.ops import backend as backends
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, flattened, launch
 from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Options
-from tuner.kernels.ops.planned_operators import plan_first
+from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache
 from tuner.launch.plan import Recording
@@ -265,16 +265,16 @@ def _planned(  # noqa: PLR0917  the operator's own arguments
     precision: str | None,
     fast_accum: bool | None,
     invariant: bool = False,
-) -> torch.Tensor | None:
-    """The operator's call by a plan, under the options with which the operator calls the op."""
-    options = (activation, out_dtype, precision, fast_accum, invariant)
+) -> Planned | None:
+    """Under the options with which the operator calls the op.
+
+    Outside of inference mode the operator's gradient changes torch's state, so that its plans fit no call from here.
+    """
+    if not torch.is_inference_mode_enabled():
+        return None
     operands = _operands(CallTensors(None, a, b, bias, scale_a, scale_b))
-    return (
-        CALL_CACHE.run(operands, options)
-        if len(operands) > 3 or bias is not None
-        else CALL_CACHE.run_two(a, b, options)
-    )
+    return operands, (activation, out_dtype, precision, fast_accum, invariant)
 
 
 torch_library.register(matmul)
-plan_first("matmul", _planned)
+plan_first("matmul", CALL_CACHE, _planned)

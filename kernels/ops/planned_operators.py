@@ -1,36 +1,49 @@
 """Operators that run the plan of an equal earlier call before torch dispatches: that takes as long as a launch.
 
-Programs of torch.compile and torch.export call operators from Python. A plan serves only what gradients, autocast,
-torch's modes and its transforms leave alone (call_cache.py), and for such a call the dispatcher does nothing.
+Programs of torch.compile and torch.export call operators from Python. A plan serves only what no mode of torch sees and
+what gradients, autocast and transforms leave alone (call_cache.py). For such a call the dispatcher does nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
 from tuner.launch import compat
+from tuner.launch.call_cache import CallCache
+
+Planned = tuple[tuple[torch.Tensor | None, ...], tuple[Hashable, ...]]
+"""The operands and the options under which a call's plan is stored."""
+_NO_OPERANDS = (AttributeError, IndexError, RuntimeError, TypeError)
+"""Raised where an argument is missing or of a wrong kind; torch says which."""
 
 
-def plan_first(operator: str, planned: Callable[..., torch.Tensor | None]) -> None:
-    """Let calls of an operator of triton-tuner's ask for a plan first.
+def plan_first(operator: str, cache: CallCache, planned: Callable[..., Planned | None]) -> None:
+    """Let calls of an operator of triton-tuner's ask for a plan first; to be called where the operator is defined.
+
+    It changes the hash of torch's object for the operator.
 
     Args:
         operator: Its name in `torch.ops.triton_tuner`.
-        planned: Takes the operator's arguments by position, and gives None where there is no plan.
+        cache: The plans of its calls.
+        planned: Takes the operator's arguments by position; None for a call that has no plan.
     """
     overload = getattr(torch.ops.triton_tuner, operator).default
     dispatched = getattr(overload, compat.OVERLOAD_CALLS, None)
     if dispatched is None:
         return
+    count_dispatch_modes, count_function_modes = compat.count_dispatch_modes, compat.count_function_modes
 
     def call(*given: Any, **named: Any) -> Any:
+        if named or count_dispatch_modes() or count_function_modes():
+            return dispatched(*given, **named)
         try:
-            found = None if named else planned(*given)
-        except (AttributeError, TypeError):  # an argument is missing or of a wrong type; torch says which
-            found = None
-        return dispatched(*given, **named) if found is None else found
+            asked = planned(*given)
+        except _NO_OPERANDS:
+            asked = None
+        found = None if asked is None else cache.run(*asked)
+        return dispatched(*given) if found is None else found
 
     setattr(overload, compat.OVERLOAD_CALLS, call)

@@ -38,8 +38,21 @@ def test_a_compiled_programs_known_calls_run_plans(stub):
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_a_mode_of_torch_sees_the_operator_although_the_call_is_known(printed, kind):
-    assert f"triton_tuner::{OPERATORS[kind]}" in printed["calls"][kind]["seen"]
+def test_without_gradients_a_call_is_known_too(printed, kind):
+    """But for `matmul`, whose operator has a gradient of its own."""
+    assert printed["calls"][kind]["without gradients"] == [True, OPERATORS[kind] == "matmul"]
+
+
+@pytest.mark.parametrize("mode", ["Seeing", "Overlooked", "Overriding", "make_fx"])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_a_mode_of_torch_sees_the_operator_although_the_call_is_known(printed, kind, mode):
+    assert f"triton_tuner::{OPERATORS[kind]}" in printed["calls"][kind]["seen"][mode]
+    assert printed["calls"][kind]["known after all"]
+
+
+@pytest.mark.parametrize("kind", ["matmul", "gated_linear"])
+def test_make_fx_records_an_operator_of_a_known_eager_call(printed, kind):
+    assert f"triton_tuner::{kind}" in printed["calls"]["eager"][kind]
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
@@ -48,10 +61,12 @@ def test_under_autocast_torch_dispatches(printed, kind):
 
 
 def test_what_asks_for_a_gradient_gets_one_although_the_call_is_known(printed):
+    assert printed["calls"]["asking"] == [True, False]
     assert printed["calls"]["gradient"]
 
 
 def test_arguments_by_name_go_through_torch(printed):
+    assert not printed["calls"]["by position"]
     assert printed["calls"]["by name"]
 
 

@@ -5,6 +5,7 @@ compiled program test that in one step (guards.py). The rest is a dict's key: th
 tensors begin at one address. The key also has the numbers of elements, so that few guards are asked in vain. A call
 whose tensors lie where those of an earlier call lay is found by its addresses alone. One with another number of rows
 gets the plan of an earlier one, made for its rows, where binaries that ship say how (any_rows.py).
+Under a mode to which torch dispatches no plan runs: the mode is to see what a call launches.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _NO_TENSOR = (AttributeError, TypeError, RuntimeError)
 
 _address = torch.Tensor.data_ptr
 _forward_ad, _LEVEL = compat.forward_ad_state(), compat.FORWARD_LEVEL
+_count_modes = compat.count_dispatch_modes  # guards do not see those of torch's own that record operators
 is_tracing = torch.compiler.is_dynamo_compiling
 
 
@@ -101,7 +103,7 @@ class CallCache:
 
         Everything that such a call costs besides its launch is in this one function, without calls of others.
         """
-        if is_tracing() or type(a) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(a) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0 or _count_modes():
             return None
         try:
             a_at, b_at = a.data_ptr(), b.data_ptr()
@@ -122,7 +124,7 @@ class CallCache:
 
     def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
         """Run a call of one operand into new memory; None where there is no plan."""
-        if is_tracing() or type(x) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(x) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0 or _count_modes():
             return None
         try:
             x_at = x.data_ptr()
@@ -140,7 +142,7 @@ class CallCache:
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
     ) -> Tensor | None:
         """Run any call, into `out` where it is given; None where there is no plan."""
-        if is_tracing() or type(operands[0]) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0:
+        if is_tracing() or type(operands[0]) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0 or _count_modes():
             return None
         given = operands[:-1] if operands[-1] is None else operands
         if out is not None:

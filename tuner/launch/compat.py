@@ -35,6 +35,10 @@ _TORCH: dict[str, tuple[str, Any]] = {
     "is_functorch_wrapped_tensor": ("torch:_C._functorch.is_functorch_wrapped_tensor", _REQUIRED),  # torch 2.9 to 2.13
     "is_batchedtensor": ("torch:_C._functorch.is_batchedtensor", _REQUIRED),  # torch 2.9 to 2.13
     "is_gradtrackingtensor": ("torch:_C._functorch.is_gradtrackingtensor", _REQUIRED),  # torch 2.9 to 2.13
+    # How many modes torch dispatches to, and how many see torch's functions. Without the first no plan is run, and
+    # without the second no operator's.
+    "count_dispatch_modes": ("torch:_C._len_torch_dispatch_stack", lambda: 1),  # torch 2.9 to 2.13
+    "count_function_modes": ("torch:_C._len_torch_function_stack", lambda: 1),  # torch 2.9 to 2.13
     # The modes in which make_fx and FakeTensorMode record operators. Without these names a launch there is an error of
     # torch's.
     "get_dispatch_mode": ("torch:_C._get_dispatch_mode", lambda _: None),  # torch 2.9 to 2.13

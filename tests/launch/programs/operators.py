@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import stub_driver
 import stub_matmul
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tuner import kernels
 from tuner.hardware import device
 from tuner.kernels.ops import autocast, gated_by_evidence, gated_linear, linear, torch_library
 
@@ -74,10 +77,35 @@ class Seeing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Overlooked(Seeing):
+    """A mode that torch's guards do not see, as those of torch's own that record operators."""
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
+
+class Overriding(TorchFunctionMode):
+    """Notes the functions and operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.name() if isinstance(func, torch._ops.OpOverload) else "")
+        return func(*args, **(kwargs or {}))
+
+
 def took_the_long_way(call, *given):
     before = len(dispatched)
     kept.append(call(*given))
     return len(dispatched) > before
+
+
+def traced(call):
+    """The operators that make_fx records of a call."""
+    return [node.target.name() for node in make_fx(call)(x).graph.nodes if node.op == "call_function"]
 
 
 told, kept = {}, []
@@ -85,18 +113,42 @@ for name, (module, function, call) in CALLS.items():
     counted(module, function)
     with torch.inference_mode():
         calls = [took_the_long_way(call, each) for each in (x, x, alike, longer)]
-        with Seeing() as mode:
-            kept.append(call(x))
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = took_the_long_way(call, x)
-    told[name] = {"long": calls, "seen": mode.seen, "autocast": cast}
+        seen = {}
+        for kind in (Seeing, Overlooked, Overriding):
+            with kind() as mode:
+                kept.append(call(x))
+            seen[kind.__name__] = mode.seen
+        seen["make_fx"] = traced(call)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = took_the_long_way(call, x)
+        known = not took_the_long_way(call, x)
+    with torch.no_grad():
+        told[name] = {
+            "long": calls,
+            "without gradients": [took_the_long_way(call, x) for _ in range(2)],
+            "seen": seen,
+            "autocast": cast,
+            "known after all": known,
+        }
 
 asking = stub_matmul.half(8, 64).requires_grad_()
-with torch.no_grad():
-    for _ in range(2):
-        kept.append(ops.matmul.default(asking, weight.t(), *NO_OPTIONS))
-told["gradient"] = ops.matmul.default(asking, weight.t(), *NO_OPTIONS).requires_grad
-told["by name"] = took_the_long_way(lambda: ops.linear.default(x=x, weight=weight, bias=None, is_auto=False))
+with torch.inference_mode():
+    told["asking"] = [took_the_long_way(CALLS["matmul"][2], asking) for _ in range(2)]
+told["gradient"] = CALLS["matmul"][2](asking).requires_grad
+named = {"x": x, "weight": weight, "bias": None, "is_auto": False}
+with torch.inference_mode():
+    told["by position"] = took_the_long_way(ops.linear.default, *named.values())
+    told["by name"] = took_the_long_way(lambda: ops.linear.default(**named))
+
+eager = {
+    "matmul": lambda x: kernels.matmul(x, weight.t()),
+    "gated_linear": lambda x: kernels.gated_linear(x, weight, up),
+}
+told["eager"] = {}
+for name, call in eager.items():
+    with torch.no_grad():
+        kept.extend(call(x) for _ in range(2))
+        told["eager"][name] = traced(call)
 errors = []
 for given in ((x, weight), (x, weight, None, False, 1), (x, "weight", None, False)):
     try:
