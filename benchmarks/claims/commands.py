@@ -98,12 +98,12 @@ def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:
 
 
 def write_suite(path: Path, problems: Iterable[Problem]) -> None:
-    """Write problems that shape, dtype, layout, scaling and batch describe as a suite."""
+    """Write problems that shape, dtype, layout, scaling, op, batch and epilogue describe as a suite."""
     listed = list(dict.fromkeys(problems))
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(("m", "n", "k", "dtype", "layout", "scaling", "op", "batch"))
-        kinds = ((one.a_dtype, one.layout, one.scaling, one.op, batch_of(one)) for one in listed)
+        table.writerow(("m", "n", "k", "dtype", "layout", "scaling", "op", "batch", "epilogue"))
+        kinds = ((one.a_dtype, one.layout, one.scaling, one.op, batch_of(one), one.epilogue) for one in listed)
         table.writerows((*problem.shape, *kind) for problem, kind in zip(listed, kinds, strict=True))
     if suite.load(str(path)) != listed:
-        sys.exit(f"{path}: some of these problems are described by more than shape, dtype, layout, scaling and batch")
+        sys.exit(f"{path}: some of these problems are described by more than these columns")
