@@ -105,7 +105,7 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     [
         ("gated_pointer", 65, 256),
         pytest.param("gated_warp_specialized", 65, 256, marks=pytest.mark.long),
-        pytest.param("gated_gemv", 2, 4, marks=pytest.mark.long),
+        pytest.param("gated_gemv", 1, 2, marks=pytest.mark.long),
     ],
 )
 def test_a_gated_layer_with_two_weights_is_launched_by_what_ships_and_by_earlier_plans(
