@@ -102,7 +102,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     inner, computed = as_computed(config, problem)
     loop = Loop(by_tma=True, persistent=True, specialized=True, exchanged=inner is not config)
     tile = tile_of(Sides.of(inner), loop, computed, device)
-    # The kernel lets the next one start late, which products choose.
+    # It always lets the next kernel start late; configs of products say by an option whether they do.
     us = cost.of_tile(tile, {**inner, refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP}).us
     together = min(config.integer("GROUP_SIZE_M"), -(-problem.m // config.integer("BLOCK_SIZE_M")))
     return us * _CROWDED if together > _MANY and tile.rows * tile.width < _LARGE else us

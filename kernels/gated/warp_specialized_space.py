@@ -108,7 +108,7 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 def _group(rows: int, most: int) -> int:
     """The least rows of tiles of a group with which there are as few groups as with `most`.
 
-    The last group has what is left, and reads both weights again for it alone: so that is more than it would be.
+    Then the last group, which has what is left and reads both weights again for that alone, is as large as it can be.
     """
     return -(-rows // -(-rows // most))
 

@@ -254,26 +254,16 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kind: _Product
     )
 
 
-def _planned(  # noqa: PLR0917  the operator's own arguments
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    activation: str,
-    out_dtype: torch.dtype | None,
-    precision: str | None,
-    fast_accum: bool | None,
-    invariant: bool = False,
-) -> Planned | None:
-    """Under the options with which the operator calls the op.
+def _planned(*given: Any) -> Planned | None:
+    """The operator's call under the options with which the operator calls the op.
 
     Outside of inference mode the operator's gradient changes torch's state, so that its plans fit no call from here.
     """
     if not torch.is_inference_mode_enabled():
         return None
-    operands = _operands(CallTensors(None, a, b, bias, scale_a, scale_b))
-    return operands, (activation, out_dtype, precision, fast_accum, invariant)
+    tensors, options = given[:5], given[5:]
+    # torch leaves the last option out where it is the default.
+    return _operands(CallTensors(None, *tensors)), options if len(options) == len(OPTION_NAMES) else (*options, False)
 
 
 torch_library.register(matmul)
