@@ -46,7 +46,7 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
             raise error(f"{path} has more than {LARGEST_BYTES >> 30} GiB: expected a {noun}: name another file")
         return path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as e:
-        raise error(f"cannot read the {noun} {path}: {_why(e)}") from e
+        raise error(f"cannot read the {noun} {path}: {_why(e)}: name another file") from e
 
 
 def parse_json(content: str | bytes) -> Any:
@@ -91,7 +91,7 @@ def write(path: Path, fill: Callable[[Path], object], *, error: type[TunerError]
         with replacing(path, error=error) as temporary:
             fill(temporary)
     except OSError as e:
-        raise error(f"cannot write {path}: {_why(e)}") from e
+        raise error(f"cannot write {path}: {_why(e)}: name another place") from e
     return path
 
 
@@ -109,7 +109,7 @@ def write_texts(texts: Mapping[Path, str], *, error: type[TunerError] = TunerErr
                 writing = path
                 replaced.enter_context(replacing(path, error=error)).write_text(text, encoding="utf-8")
     except OSError as e:
-        raise error(f"cannot write {writing}: {_why(e)}") from e
+        raise error(f"cannot write {writing}: {_why(e)}: name another place") from e
 
 
 def make_folder(directory: Path) -> None:
@@ -123,7 +123,7 @@ def make_folder(directory: Path) -> None:
     except (FileExistsError, NotADirectoryError):
         raise TableError(f"{directory} is not a folder: name a folder to write into") from None
     except (OSError, ValueError) as e:  # ValueError: a name that the file system cannot have
-        raise TableError(f"cannot make the folder {_shown(directory)}: {_why(e)}") from e
+        raise TableError(f"cannot make the folder {_shown(directory)}: {_why(e)}: name another") from e
     if not os.access(directory, os.W_OK):
         raise TableError(f"the folder {directory} may not be written into: name another")
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from tuner import files
-from tuner.errors import KernelError, TunerError, UsageError
+from tuner.errors import KernelError, UsageError
 
 
 def load(reference: str) -> Any:
@@ -29,11 +29,20 @@ def load(reference: str) -> Any:
     where, mark, name = reference.rpartition(":")
     if not (mark and where and name):
         raise UsageError(f"{reference!r} is no reference: expected package.module:name or path/of/file.py:name")
+    found: Any = _file(where) if where.endswith(".py") else _module(where)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{where} has no {name!r}: expected the name of a kernel in it")
+        found = getattr(found, part)
+    return found
+
+
+@contextlib.contextmanager
+def _importing(where: str) -> Iterator[None]:
+    """Say of whatever a module raises as it is imported where that was."""
     try:
         with _exit_raises():
-            module = _file(where) if where.endswith(".py") else _module(where)
-    except TunerError:
-        raise
+            yield
     except SystemExit as e:
         raise KernelError(
             f"{where} cannot be imported: it ends the process ({e!r}): put what does so under "
@@ -42,12 +51,6 @@ def load(reference: str) -> Any:
     except (Exception, KeyboardInterrupt) as e:
         # A user's module may raise anything; --debug shows where. The command line knows whether Ctrl-C was pressed.
         raise KernelError(f"{where} cannot be imported: {type(e).__name__}: {e}".rstrip(": ")) from e
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"{where} has no {name!r}: expected the name of a kernel in it")
-        found = getattr(found, part)
-    return found
 
 
 @contextlib.contextmanager
@@ -70,12 +73,13 @@ def _exit_raises() -> Iterator[None]:
 def _module(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; a console script starts with its own folder instead
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        if e.name is None or not (name == e.name or name.startswith(f"{e.name}.")):
-            raise
-        raise UsageError(f"there is no module {name!r}: run from its folder, or install its package") from e
+    with _importing(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as e:
+            if e.name is None or not (name == e.name or name.startswith(f"{e.name}.")):
+                raise
+    raise UsageError(f"there is no module {name!r}: run from its folder, or install its package")
 
 
 def _file(where: str) -> ModuleType:
@@ -94,7 +98,8 @@ def _file(where: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # as `python file.py` does, so that it can import its neighbours
     try:
-        spec.loader.exec_module(module)
+        with _importing(where):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tuner import startup
-from tuner.errors import SuiteError
+from tuner.errors import SuiteError, TableError
 from tuner.models import captured
 from tuner.models.products import Product, describe
 from tuner.models.recorder import MOST_FAMILIES, MOST_MS, Journal
@@ -283,6 +283,17 @@ def test_a_folder_that_may_not_be_written_is_one_line_and_the_program_runs(tmp_p
     done = subprocess.run([*as_nobody, *command], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 5, done.stderr
     assert done.stderr.startswith("tuner: nothing is recorded: cannot make the folder")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_the_program_runs(run, tmp_path, monkeypatch):
+    def refuse(folder):
+        raise TableError(f"cannot make the folder {folder}: Permission denied: name another")
+
+    monkeypatch.setattr("tuner.cli.capture.make_folder", refuse)
+    code, _, err = run("capture", "--out", tmp_path / "calls", "--", "sh", "-c", "exit 5")
+    said = f"cannot make the folder {tmp_path / 'calls'}: Permission denied: name another"
+    assert (code, err) == (5, f"tuner: nothing is recorded: {said}\n")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_
         (["--adopt", "absent"], "absent is not adopted: there is no library 'absent' to adopt"),
         (["--adopt", "not a name"], "'not a name' to adopt"),
         pytest.param(["--adopt", "torch"], "", marks=pytest.mark.long),
-        pytest.param([], "", marks=pytest.mark.long),
+        ([], "tuner: nothing is served, since no library is named: --adopt fla, for instance"),
     ],
 )
 def test_what_cannot_be_adopted_is_one_line_and_the_program_runs(execute, libraries, said):

@@ -309,6 +309,8 @@ def test_a_full_disk_is_one_line_and_what_was_exported_before_stays_whole(run, d
     assert (code, printed) == (1, "")
     assert error.startswith("tuner: ")
     assert error.count("\n") == 1
+    assert "backup" not in error
+    assert ".tmp" not in error
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 

@@ -159,7 +159,7 @@ def test_where_one_of_several_tables_cannot_be_written_none_is(run, folders, tmp
     request.getfixturevalue("small_files")
     code, said, err = run("import", large, "--out", out)
     assert (code, said) == (1, "")
-    assert err == f"tuner: cannot write {out / f'matmul--{H200.slug}.json'}: File too large\n"
+    assert err == f"tuner: cannot write {out / f'matmul--{H200.slug}.json'}: File too large: name another place\n"
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 

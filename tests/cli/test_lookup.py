@@ -64,6 +64,19 @@ def test_a_problem_of_a_tuned_family_shows_its_range_and_exits_0(run, tables, mo
     assert "1.004 times as long" in run("lookup", "100x512x256", "--device", "sm_90", "--explain")[1]
 
 
+def test_a_row_of_another_gpu_names_the_gpu_that_it_was_measured_on(run, tmp_path, monkeypatch, make_table, make_row):
+    h100 = describe(name="H100", arch="sm_90", sm_count=132, memory_bytes=1 << 36, l2_bytes=1 << 25)
+    make_table(make_row(64), device=h100).write(tmp_path)
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    asked = ("lookup", "64x512x256", "--device", H200.slug)
+    code, out, _ = run(*asked)
+    assert code == 0
+    assert "rule same_arch" in out
+    assert f"tuned for matmul 64x512x256 float16 nn on {h100.slug}: 12.50 us" in out
+    assert json.loads(run(*asked, "--json")[1])["measured_on"] == h100.slug
+    assert "none, nothing of the op matmul is tuned for this device" in run(*asked, "--explain")[1]
+
+
 def test_what_serves_in_place_of_a_compile_is_explained_and_a_nonsense_value_is_one_line(run, db, monkeypatch):
     asked = ("lookup", "64x512x256", "--db", db, "--device", H200.slug, "--explain")
     for value, said in (("1", True), ("0", False)):

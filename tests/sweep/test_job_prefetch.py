@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tuner.errors import KernelError
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.sweep import job_prefetch
@@ -15,6 +15,7 @@ from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job_prefetch import JobPrefetcher, Past, make_job
 from tuner.sweep.ladder import Step
 from tuner.sweep.report import Plan
+from tuner.sweep.search_task import make_search_task
 
 pytest.importorskip("triton")
 DEVICE = KNOWN["sm_90"]
@@ -57,6 +58,14 @@ def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_to
         job.resume({})
         most[taught] = job.most
     assert most[True] < 30 < most[False]
+
+
+def test_a_default_outside_of_the_search_space_is_counted_as_a_config():
+    problem = Problem(4, 16, 16, op="gated_linear", layout="nt", epilogue="silu")
+    task = make_search_task(problem, INTERPRETER)
+    job = make_job(Step(problem), INTERPRETER, Plan())
+    assert task.default not in task.configs
+    assert job.considered == len(task.configs) + 1
 
 
 def test_a_child_of_the_pool_lists_the_search_space_once_there_is_one(monkeypatch):

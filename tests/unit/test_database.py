@@ -166,6 +166,11 @@ def test_a_writer_in_a_transaction_does_not_block_a_reader(tuned):
         assert {row.median_us for row in database.read_winners(tuned, SLUG).rows} == {12.5}
 
 
+def test_a_folder_is_no_database(tmp_path):
+    with pytest.raises(TableError, match=rf"{tmp_path} is a folder: expected a database file, for instance .*tuner.db"):
+        database.read_winners(tmp_path, H200.slug)
+
+
 def test_a_wal_database_in_a_read_only_folder_is_read(locked_folder):
     path = locked_folder()
     assert "readonly" in read_as_nobody(path, "plain sqlite3 first").stderr  # so the folder is what it must be

@@ -354,6 +354,14 @@ def test_inputs_that_cannot_be_are_one_clear_line(make, cells, message):
     assert "\n" not in str(raised.value)
 
 
+def test_a_reference_that_raises_is_one_clear_line():
+    kernel = decorated(make_inputs=inputs, reference=lambda given: given["M"])
+    spec = kernel.spec
+    made = spec.make_inputs(spec.read({"N": "8"}), "cpu", 0)
+    with pytest.raises(KernelError, match=r"^the reference of add failed: KeyError: 'M'$"):
+        spec.reference(made)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -429,6 +437,9 @@ def test_a_module_that_raises_is_one_clear_line(tmp_path):
     (tmp_path / "broken.py").write_text("raise ValueError('no such GPU')")
     with pytest.raises(KernelError, match=r"broken.py cannot be imported: ValueError: no such GPU$"):
         reference.load(f"{tmp_path}/broken.py:add")
+    (tmp_path / "calling.py").write_text("from tuner.errors import InputError\nraise InputError('a is on cpu')")
+    with pytest.raises(KernelError, match=r"calling.py cannot be imported: InputError: a is on cpu$"):
+        reference.load(f"{tmp_path}/calling.py:add")
 
 
 def test_a_kernel_that_a_child_cannot_import_is_said_when_it_is_asked_for():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import gc
 import importlib
 import io
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,8 @@ from click.shell_completion import CompletionItem
 from tuner.cli import streams
 from tuner.errors import TunerError, UsageError, one_line
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to a full disk or a failing device raises; of a stream no file is named."""
 COMMANDS = {
     "run": "Tune problems on this machine's GPU and keep every measurement.",
     "capture": "Run a program and record the matrix products that it calls.",
@@ -122,11 +126,15 @@ def _main(arguments: list[str]) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (TunerError, OSError) as e:
-        if "--debug" in itertools.takewhile(lambda each: each.startswith("-"), arguments):  # a program has its own
-            raise
+        said = str(e)
         if isinstance(e, OSError):
             streams.abandon(sys.stdout)
-        click.echo(f"tuner: {e}", err=True)
+            if e.errno in _FULL and e.filename is None:
+                said = f"cannot write what is printed: {e.strerror}: send it elsewhere"
+        if "--debug" in itertools.takewhile(lambda each: each.startswith("-"), arguments):  # a program has its own
+            traceback.print_exc()
+        else:
+            click.echo(f"tuner: {said}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
     finally:
         # Otherwise Python collects garbage as it ends, which takes half a second with torch imported.

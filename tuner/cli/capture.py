@@ -37,9 +37,11 @@ def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[st
     triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder, named = out.absolute(), tuple(dict.fromkeys(name for each in libraries for name in each))
-    code = program.run(command, lambda: _environment(folder, named))
+    refusals: list[TableError] = []
+    code = program.run(command, lambda: _environment(folder, named, refusals))
     try:
-        _say_found(out, folder, named)
+        if not refusals:
+            _say_found(out, folder, named)
     except SuiteError as e:
         click.echo(f"tuner: {e}", err=True)
     return program.ended(code)
@@ -75,8 +77,8 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to {does} them: {typed}", err=True)
 
 
-def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
-    """The environment that makes Pythons record into a folder; as it is where the folder cannot be written.
+def _environment(folder: Path, libraries: Sequence[str], refusals: list[TableError]) -> Mapping[str, str]:
+    """The environment that makes Pythons record into a folder; as it is, and one more refusal, where none can write it.
 
     Raises:
         TableError: something else than a folder is there.
@@ -87,6 +89,7 @@ def _environment(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
         if any(each.exists() and not each.is_dir() for each in (folder, *folder.parents)):
             raise
         click.echo(f"tuner: nothing is recorded: {e}", err=True)
+        refusals.append(e)
         return os.environ
     adopted = {"TUNER_ADOPT": ",".join(libraries)} if libraries else {}
     return program.environment(TUNER_CAPTURE=str(folder), **adopted)

@@ -26,5 +26,7 @@ def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, .
     if not all(name.strip() for each in libraries for name in each.split(",")):
         raise UsageError("--adopt names no package: expected one as it is imported, such as fla")
     named = [*filter(None, os.environ.get("TUNER_ADOPT", "").split(",")), *libraries]
+    if not named:
+        click.echo("tuner: nothing is served, since no library is named: --adopt fla, for instance", err=True)
     variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | ({"TUNER_ON_MISS": on_miss} if on_miss else {})
     return program.ended(program.run(command, lambda: program.environment(**variables)))

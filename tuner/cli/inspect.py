@@ -11,7 +11,7 @@ import click
 from tuner import files
 from tuner.cli import kernel_options
 from tuner.cli.options import Place, json_option
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
 from tuner.inspection.binary import STAGES, Binary, compile_binary
@@ -143,6 +143,7 @@ def _figures(one: Chosen, binary: Binary) -> dict[str, str]:
     seen = binary.occupancy
     if seen is None:
         return {**figures, "occupancy": "unknown"}
-    figures["occupancy"] = f"{seen.blocks} blocks, {seen.warps} of {seen.most_warps} warps, by {seen.limits}"
+    blocks = quantity(seen.blocks, "block")
+    figures["occupancy"] = f"{blocks}, {seen.warps} of {seen.most_warps} warps, by {seen.limits}"
     figures["blocks by"] = ", ".join(f"{name} {'-' if count is None else count}" for name, count in seen.by.items())
     return figures | {"stages": " ".join(binary.stages)}

@@ -122,6 +122,7 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
         "vs_vendor": row and row.vs_vendor,
         "ties": row and row.ties,
         "tuned_for": row and row.problem,
+        "measured_on": decision.measured_on or None,
         "sources": [{"name": winners.source, "holds": winners.note} for winners in by_source],
         "refused": [
             {"source": r.source, "rule": r.rule, "config": dict(r.row.config), "reason": r.reason}

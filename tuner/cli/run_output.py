@@ -100,11 +100,11 @@ def problem_line(report: ProblemReport) -> str:
         )
         return f"{report.problem}: no winner: {report.reason}{best}"
     ratios = "".join(
-        f", {ratio:.2f}x {name}"
+        f", {ratio:.2f}x {name}" if ratio >= 0.01 else f", {ratio:.1g}x {name}"
         for name, ratio in (("default", winner.vs_default), ("vendor", winner.vs_vendor))
         if ratio is not None
     )
-    trials = f"{report.measured} of {report.considered} configs in {report.seconds:.1f} s"
+    trials = f"{report.measured} of {quantity(report.considered, 'config')} in {report.seconds:.1f} s"
     if report.resumed:
         trials += f", {report.resumed} known"
     if report.binaries:

@@ -102,8 +102,10 @@ def _rows(
 
 def _no_gpu(asked: Sequence[Source]) -> str:
     slugs = sorted({slug for source in asked for slug in source.slugs()} - {INTERPRETER.slug})
-    known = f"one of {', '.join(slugs)}" if slugs else "but nothing here is for a GPU"
-    return f"no GPU here: name what to compile for, --device SLUG, {known}"
+    if not slugs:
+        where = ", ".join(source.name for source in asked) or "any source"
+        return f"no GPU here, and nothing in {where} is for one: name tables of a GPU"
+    return f"no GPU here: name what to compile for, --device SLUG, one of {', '.join(slugs)}"
 
 
 def _reasons(left_out: Counter[str]) -> str:

@@ -215,6 +215,8 @@ def _row(found: sqlite3.Row, made: dict[Provenance, Provenance]) -> Row:
 
 def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     files.check_regular(path, "database", error=TableError)
+    if path.is_dir():
+        raise TableError(f"{path} is a folder: expected a database file, for instance {path / 'tuner.db'}")
     try:
         for _ in range(3):
             before = _state(path)

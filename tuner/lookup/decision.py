@@ -63,6 +63,7 @@ class Decision:
         batches: where that family serves a range of batches, the first and the last.
         fallen: ranges that hold M and whose own config cannot serve them, in words.
         lost: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
+        measured_on: the slug of the device that the row was measured on; "" for the default.
     """
 
     match: Match
@@ -74,3 +75,4 @@ class Decision:
     batches: Batches | None = None
     fallen: tuple[str, ...] = ()
     lost: Mapping[Config, str] = field(default_factory=dict)
+    measured_on: str = ""

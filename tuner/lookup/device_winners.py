@@ -25,6 +25,7 @@ class DeviceWinners:
         note: how much there is, or why there is nothing; `tuner.explain` shows it.
         families: by what problems have in common that differ in M and batch, the ranges that rows serve.
         is_last: whether it comes with triton-tuner: then all that others hold, their ranges too, comes before its rows.
+        device: the device's slug; "" where nothing is looked up.
     """
 
     source: str
@@ -32,6 +33,7 @@ class DeviceWinners:
     note: str
     families: Mapping[Key, TunedBatches] = field(default_factory=dict)
     is_last: bool = False
+    device: str = ""
 
 
 def by_problem(rows: Iterable[Row]) -> Rows:

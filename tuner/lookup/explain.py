@@ -46,7 +46,8 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
         lines.append(f"strict: nothing is compiled; where no binary of this config ships, {instead} serves")
     if decision.match.rule not in TUNED:
         near = nearest(problem, by_source)
-        lines.append(f"nearest tuned problems:{'' if near else ' none, nothing is tuned for this device'}")
+        none = f" none, nothing of the op {problem.op} is tuned for this device"
+        lines.append(f"nearest tuned problems:{'' if near else none}")
         lines += [f"  {known}" for known in near]
         lines.append(f"to tune it: {command(problem, decision.untuned)}")
     return "\n".join(lines)
@@ -69,15 +70,16 @@ def _answer(decision: Decision) -> Iterator[str]:
 
 
 def served(decision: Decision) -> str:
-    """Which problem or range of Ms an answer's row is for, in words."""
+    """Which problem or range of Ms an answer's row is for, and on which other device it was measured, in words."""
     row, held = decision.row, decision.range
     assert row is not None
     if decision.match.rule == "exact":
         return "tuned for this problem"
+    where = f" on {decision.measured_on}" if decision.match.rule == "same_arch" else ""
     if held is None:
-        return f"tuned for {row.problem}"
+        return f"tuned for {row.problem}{where}"
     batches = f", batch {decision.batches[0]}-{decision.batches[1]}" if decision.batches else ""
-    return f"M {held.first_m}-{held.last_m}{batches}, {held.evidence}, tuned for {row.problem}"
+    return f"M {held.first_m}-{held.last_m}{batches}, {held.evidence}, tuned for {row.problem}{where}"
 
 
 def evidence(row: Row) -> str:

@@ -294,7 +294,8 @@ class _Search:
         regret = family.check.geomean if rule == "family" and family and family.check else None
         match = Match(row.config.kernel, row.config, rule, winners.source, grade(row), regret)
         refused, fallen, batches = tuple(self._refused), tuple(self._fallen), family.batches if family else None
-        return Decision(match, row, refused, self._ms, range=held, batches=batches, fallen=fallen)
+        on = winners.device
+        return Decision(match, row, refused, self._ms, range=held, batches=batches, fallen=fallen, measured_on=on)
 
     def _narrow(self, first: int, last: int | None) -> None:
         """The answer holds between these Ms alone."""

@@ -6,7 +6,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -279,7 +279,7 @@ class Resolver:
         """What a source holds for a device; read once."""
         with Resolver.lock:
             if (slug, index) not in self._winners:
-                self._winners[slug, index] = self.sources()[index].winners(slug)
+                self._winners[slug, index] = replace(self.sources()[index].winners(slug), device=slug)
             return self._winners[slug, index]
 
     def _of_relatives(self, device: Device) -> Iterator[DeviceWinners]:

@@ -108,14 +108,14 @@ def file_name(op: str, slug: str) -> str:
     return f"{op}--{slug}.json"
 
 
-def load(path: Path | Traversable) -> Table:
+def load(path: str | Path | Traversable) -> Table:
     """Read a table from a file, or from one inside a package, with every row.
 
     Raises:
         TableError: the file cannot be read, or is no table, or one of a newer format. A bad row is no error: see
             `Table.faults`.
     """
-    return from_parsed(parse(read_bytes(path), str(path)))
+    return from_parsed(parse(read_bytes(Path(path) if isinstance(path, str) else path), str(path)))
 
 
 def read_bytes(path: Path | Traversable) -> bytes:

@@ -78,7 +78,7 @@ class Layer:
         if self.dtype not in _OPERANDS:
             raise ProblemError(f"unknown dtype {self.dtype!r} of experts: expected one of {', '.join(_OPERANDS)}")
         if self.top_k > self.experts:
-            raise ProblemError(f"top_k is {self.top_k}: a layer of {self.experts} experts has no so many")
+            raise ProblemError(f"top_k is {self.top_k}: expected at most {self.experts}, the number of experts")
         if self.intermediate % self.tp:
             raise ProblemError(f"intermediate {self.intermediate} does not divide by tp {self.tp}: choose another tp")
         if self.block_shape is not None:

@@ -34,6 +34,8 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
         target = target / name
     if target.exists():
         raise StoreError(f"{target} is there already: name another file for the backup")
+    if not target.parent.is_dir():
+        raise StoreError(f"no backup of {path} could be written to {target}: there is no folder {target.parent}")
     try:
         with (
             files.replacing(target) as partial,

@@ -59,7 +59,10 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
     try:
         with files.replacing(target) as partial:
             partial.unlink(missing_ok=True)
-            backup_file(source, revision=HEAD, destination=partial)
+            try:
+                backup_file(source, revision=HEAD, destination=partial)
+            except StoreError as e:
+                raise StoreError(f"cannot write {target}: {e.__cause__ or e}: name another folder") from e
             with opened(Database(str(target), partial), read_only=False) as engine:
                 with writing(engine).begin() as connection:
                     _thin_out(connection, slugs)

@@ -55,7 +55,6 @@ class Job:
 
     Attributes:
         problem, device, strategy, specs, default: as in the search task.
-        considered: how many configs the search spaces hold.
         candidates: the configs that the search proposed.
         outcomes: how they fared, earlier runs' trials included.
         rejected: reasons by digest, for configs that failed in the finals.
@@ -70,7 +69,7 @@ class Job:
         self.problem, self.device, self.strategy = task.problem, task.device, strategy
         self.specs, self.default = task.specs, task.default
         self._versions = {name: version_of(spec) for name, spec in self.specs.items()}
-        self.considered = len(task.configs)
+        self._held = len({task.default, *task.configs})
         self._search = RefinedSearch(strategy.start(task), task.refine, task.trials, able=task.refinable)
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
@@ -101,6 +100,11 @@ class Job:
     def searching(self) -> bool:
         """Whether candidates that were proposed are left to measure."""
         return bool(self._todo)
+
+    @property
+    def considered(self) -> int:
+        """How many configs the search spaces hold, and with the default and refinements at least those it proposed."""
+        return max(self._held, len(self.candidates))
 
     @property
     def most(self) -> int:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.errors import KernelError, ProblemError, in_short
+from tuner.errors import KernelError, ProblemError, TunerError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
@@ -109,7 +109,19 @@ def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     if kernel.reference_function is not None:
         inputs.prepare()
         given = {**inputs.named, **inputs.arguments.held}
-        return accuracy.by_name(kernel.options.name, kernel.reference_function(given), inputs.outputs)
+        op = kernel.options.name
+        try:
+            expected = kernel.reference_function(given)
+        except (TunerError, MemoryError):
+            raise
+        except Exception as e:
+            import torch
+
+            if isinstance(e, torch.cuda.OutOfMemoryError):
+                raise
+            # A user's function may raise anything. This problem then cannot be tuned, but others can.
+            raise KernelError(f"the reference of {op} failed: {in_short(e)}") from e
+        return accuracy.by_name(op, expected, inputs.outputs)
     return expected_from_first_config(kernel, inputs)
 
 
