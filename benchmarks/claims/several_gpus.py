@@ -13,6 +13,8 @@ compile        the search waits for a binary; where the GPU has several problems
 loop           the worker waits for its next request
 end            nothing is left to begin, and others are at work
 set up, search, finals   a worker is at work
+
+`loop_cpu_s` is what the process that sends all requests took of a core, `workers_cpu_s` what the workers took together.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -188,6 +191,8 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
         "compiled": report.compiled,
         "compile_wall_s": round(report.compile_s, 1),
         "compilers_s": round(compilers_s, 1),
+        "loop_cpu_s": round(time.process_time(), 1),
+        "workers_cpu_s": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 1),
         "shares": shares,
         "problems": [told(each) for each in report.problems],
     }
