@@ -106,23 +106,20 @@ def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> 
 
 def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     """Return the expected outputs by the user's reference, or without one, as the default config writes them."""
-    if kernel.reference_function is not None:
-        inputs.prepare()
-        given = {**inputs.named, **inputs.arguments.held}
-        op = kernel.options.name
-        try:
-            expected = kernel.reference_function(given)
-        except (TunerError, MemoryError):
-            raise
-        except Exception as e:
-            import torch
+    op, reference = kernel.options.name, kernel.reference_function
+    if reference is None:
+        return expected_from_first_config(kernel, inputs)
+    import torch
 
-            if isinstance(e, torch.cuda.OutOfMemoryError):
-                raise
-            # A user's function may raise anything. This problem then cannot be tuned, but others can.
-            raise KernelError(f"the reference of {op} failed: {in_short(e)}") from e
-        return accuracy.by_name(op, expected, inputs.outputs)
-    return expected_from_first_config(kernel, inputs)
+    inputs.prepare()
+    try:
+        expected = reference({**inputs.named, **inputs.arguments.held})
+    except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as e:
+        # A user's function may raise anything. This problem then cannot be tuned, but others can.
+        raise KernelError(f"the reference of {op} failed: {in_short(e)}") from e
+    return accuracy.by_name(op, expected, inputs.outputs)
 
 
 def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
