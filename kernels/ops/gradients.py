@@ -55,8 +55,8 @@ def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Te
     name = arguments.activation_of(activation)
     dtype = arguments.out_dtype_of(given.a, None, out_dtype) if given.scale_a is None and given.out is None else None
     check(given, dtype)
-    for which in ("a", "b"):
-        if getattr(given, which).is_inference():
+    for which, other in (("a", given.b), ("b", given.a)):
+        if getattr(given, which).is_inference() and (other.requires_grad or transformed(other)):
             raise InputError(
                 f"{which} was made under torch.inference_mode() and a tensor requires a gradient: "
                 f"use {which}.clone(), or call it under torch.no_grad()"
@@ -113,8 +113,10 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: D102
         multiply, a, b, bias, _, precision, _, invariant = inputs
         ctx.multiply = functools.partial(multiply, precision=precision, invariant=invariant)
-        ctx.save_for_backward(a, b)
+        _, needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         ctx.save_for_forward(a, b)
+        ctx.of_a = a.shape, a.dtype
         ctx.set_materialize_grads(False)  # a product with zeros costs as much as any other
         ctx.bias_dtype, ctx.out_dtype = None if bias is None else bias.dtype, output.dtype
 
@@ -148,26 +150,29 @@ class Product(torch.autograd.Function):  # type: ignore[misc]  # the type checke
         if grad is None:
             return (None,) * 8
         a, b = ctx.saved_tensors
-        _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
-        bias_dtype = ctx.bias_dtype if needs_bias else None
+        bias_dtype = ctx.bias_dtype if ctx.needs_input_grad[3] else None
         with autocast.off(grad):  # as in the forward pass, whatever is on by now
-            return (None, *of_product(grad, a, b, ctx.multiply, (needs_a, needs_b), bias_dtype), *[None] * 4)
+            return (None, *of_product(grad, a, b, ctx.multiply, ctx.of_a, bias_dtype), *[None] * 4)
 
 
 def of_product(  # noqa: PLR0917
     grad: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: torch.Tensor | None,
+    b: torch.Tensor | None,
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    needed: tuple[bool, bool],
+    of_a: tuple[torch.Size, torch.dtype],
     bias_dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of a [..., M, K], b [K, N] and the bias from the product's [..., M, N]; None if not needed."""
+    """Gradients of a [..., M, K], b [K, N] and the bias from the product's [..., M, N]; None if not needed.
+
+    That of a takes b, that of b takes a: where one is None, the other's gradient is not needed. `of_a` is a's shape and
+    dtype.
+    """
     rows = grad.flatten(0, -2)
     d_bias = None if bias_dtype is None else rows.sum(0, dtype=torch.float32).to(bias_dtype)
     if 1 not in rows.stride():
         rows = rows.contiguous()  # the gradient of a sum, for instance, is one expanded number
-    rows = rows.to(a.dtype)
-    d_a = multiply(rows, b.t()).reshape(a.shape) if needed[0] else None
-    d_b = multiply(a.flatten(0, -2).t(), rows) if needed[1] else None
+    rows = rows.to(of_a[1])
+    d_a = None if b is None else multiply(rows, b.t()).reshape(of_a[0])
+    d_b = None if a is None else multiply(a.flatten(0, -2).t(), rows)
     return d_a, d_b, d_bias

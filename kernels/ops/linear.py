@@ -67,7 +67,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pre
     if is_tracing():
         return _unplanned(x, weight, bias, preferred)
     by_torch = preferred.by_torch
-    if by_torch and (x.shape, x.dtype) in by_torch:
+    if by_torch and type(x) in PLAIN_TENSORS and not x.is_nested and (x.shape, x.dtype) in by_torch:
         return F.linear(x, weight, bias)
     if bias is None:
         result = CALL_CACHE.run_two(x, weight, preferred.options)
@@ -147,6 +147,8 @@ def _is_served(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
     given = (x, weight) if bias is None else (x, weight, bias)
     if not are_plain(given):
         return False
+    if bias is not None and (bias.shape != weight.shape[:1] or (bias.stride(0) != 1 and len(bias) > 1)):
+        return False  # torch broadcasts and copies
     if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or any(e.device != x.device for e in given):
         return False
     return all(each.dtype in DTYPES for each in given) and (is_tracing() or arguments.has_kernels(x.device))

@@ -100,21 +100,22 @@ def _shaped_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
     a, b, bias, *_, ctx.precision, _, ctx.invariant = inputs
-    ctx.save_for_backward(a, b)
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.of_a = a.shape, a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     a, b = ctx.saved_tensors
-    needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
-    bias_dtype = ctx.bias_dtype if needs_bias else None
+    bias_dtype = ctx.bias_dtype if ctx.needs_input_grad[2] else None
 
     def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         # Call the operator instead of the op, because traced gradients have no values either.
         kind = (ctx.precision, None, ctx.invariant)
         return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, *kind)
 
-    return (*gradients.of_product(grad, a, b, multiply, (needs_a, needs_b), bias_dtype), *[None] * 7)
+    return (*gradients.of_product(grad, a, b, multiply, ctx.of_a, bias_dtype), *[None] * 7)
 
 
 def register(multiply: Multiply) -> None:

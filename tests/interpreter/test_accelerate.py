@@ -446,3 +446,82 @@ def test_layers_that_transformers_joined_as_the_page_shows_are_one_launch(tmp_pa
     command = [sys.executable, "-c", JOINED, str(tmp_path)]
     done = subprocess.run(command, input=shown, capture_output=True, text=True, check=False)
     assert "launches: 4 1\n" in done.stdout, done.stderr  # qkv, o, down and lm_head; gate and up
+
+
+def test_a_shape_that_torch_serves_leaves_exports_and_nested_tensors_to_torch(tuned):
+    tuned(48, 32, {64: 1.2, 1000: 0.8})
+    layer = nn.Linear(32, 48, bias=False)
+    own = copy.deepcopy(layer)
+    accelerate(nn.Sequential(layer))
+    with torch.no_grad():
+        layer(torch.randn(100, 32))
+        rows = {"x": {0: torch.export.Dim("rows", min=2, max=1000)}}
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = layer
+
+            def forward(self, x):
+                return self.layer(x)
+
+        torch.export.export(Whole(), (torch.randn(7, 32),), dynamic_shapes=rows, strict=False)
+        pieces = [torch.randn(rows, 32) for rows in (2, 3)]
+        for ours, theirs in zip(
+            *(each(torch.nested.nested_tensor(pieces)).unbind() for each in (layer, own)), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_a_layer_takes_its_input_by_torchs_name(ours):
+    layer = nn.Linear(32, 48)
+    accelerate(nn.Sequential(layer), backend="tuner")
+    x = torch.randn(5, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias))
+    assert len(ours) == 1
+
+
+@pytest.mark.parametrize("bias", [torch.randn(96)[::2], torch.randn(1).expand(48), torch.randn(1), torch.randn(1, 48)])
+def test_a_bias_that_torch_broadcasts_or_copies_is_torchs_own(bias):
+    layer = nn.Linear(32, 48)
+    layer.bias = nn.Parameter(bias)
+    layer.bias.data = bias
+    accelerate(nn.Sequential(layer), backend="tuner")
+    x = torch.randn(5, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, bias))
+
+
+def test_weights_that_are_no_matrices_are_left_and_named():
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_proj, self.up_proj = nn.Linear(32, 48, bias=False), nn.Linear(32, 48, bias=False)
+            self.down_proj = nn.Linear(48, 32, bias=False)
+
+        def forward(self, x):
+            return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+    model = nn.ModuleDict({"mlp": Mlp()})
+    for weight in model.parameters():
+        weight.data = torch.empty(0)  # as a rank that has no part of it holds it
+    done = accelerate(model, backend="tuner")
+    assert done.exchanged == done.mlps == ()
+    assert "whose weight has shape [0]" in str(done)
+    assert "the gates of MLPs whose weights have shapes [0], [0]" in str(done)
+
+
+def test_a_layer_whose_class_was_made_anew_is_given_back_and_copied(ours):
+    layer = nn.Linear(32, 48)
+    model = nn.Sequential(layer)
+    accelerate(model, backend="tuner")
+    layer.__class__ = type("Sharded", (type(layer),), {})
+    for copied in (copy.copy(layer), copy.deepcopy(layer)):
+        assert type(copied) is type(layer)
+    with torch.no_grad():
+        for give_back in (lambda: accelerate(model, backend="torch"), lambda: restore(model)):
+            give_back()
+            layer(torch.randn(5, 32))
+    assert ours == []
+    assert restore(model) == 0

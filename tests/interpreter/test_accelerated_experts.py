@@ -192,3 +192,45 @@ def test_copies_pickles_and_kept_methods(ours):
         torch.testing.assert_close(kept(*given), block(*given), rtol=0, atol=0)
     assert type(block) is kind
     assert ours == [4, 4, 4]
+
+
+def test_a_gate_that_clamps_its_values_keeps_its_own_forward():
+    block = experts_of("mixtral")
+
+    class ClampedExperts(type(block)):
+        def _apply_gate(self, gate_up):
+            gate, up = gate_up.chunk(2, dim=-1)
+            return self.act_fn(gate.clamp(max=10)) * up.clamp(-10, 10)
+
+    block.__class__ = ClampedExperts
+    done = accelerate(nn.Sequential(block), backend="tuner")
+    assert done.left == {"experts with a gate of their own (ClampedExperts)": ("0",)}
+
+
+def test_a_forward_of_ones_own_is_kept():
+    block = experts_of("mixtral")
+
+    class ScaledExperts(type(block)):
+        def forward(self, *given):
+            return 0.5 * super().forward(*given)
+
+    block.__class__ = ScaledExperts
+    done = accelerate(nn.Sequential(block), backend="tuner")
+    assert done.left == {"experts with a forward of their own (ScaledExperts)": ("0",)}
+
+
+def test_what_changes_in_a_block_or_hears_of_its_values_has_its_own_forward(ours):
+    block = experts_of("mixtral")
+    given = routed(5)
+    accelerate(nn.Sequential(block), backend="tuner")
+    with torch.no_grad():
+        block(*given)
+        assert ours == [5]
+        hook = block.act_fn.register_forward_hook(lambda _module, _given, result: 0 * result)
+        assert not block(*given).any()
+        hook.remove()
+        block.act_fn = nn.ReLU()
+        changed = block(*given)
+        assert ours == [5]
+        restore(nn.Sequential(block))
+        torch.testing.assert_close(changed, block(*given))

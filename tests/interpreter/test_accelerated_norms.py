@@ -333,3 +333,35 @@ def test_hooks_names_copies_and_pickles_stay(backend, fused, ours):
         torch.testing.assert_close(kept(x), model[0](x))
     assert type(model[0]) is kind
     assert not called
+
+
+def test_a_norm_without_a_weight_here_keeps_its_own_forward():
+    """Of a sharded model a rank may hold no part of a weight: then nothing shows what the norm computes."""
+    norm = norm_of("gemma")
+    norm.weight.data = torch.empty(0)
+    assert accelerate(nn.Sequential(norm), backend="tuner").norms == ()
+
+
+def test_a_norm_that_raises_or_is_tried_under_another_device_is_no_error():
+    class CudaRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(48)), 1e-6
+
+        def forward(self, x):
+            assert x.is_cuda
+            return x
+
+    assert accelerate(nn.Sequential(CudaRMSNorm()), backend="tuner").norms == ()
+    norm = norm_of("llama")
+    with torch.device("meta"):
+        assert accelerate(nn.Sequential(norm), backend="tuner").norms == ("0",)
+
+
+def test_a_norm_takes_its_input_by_name():
+    norm = norm_of("llama")
+    x = torch.randn(5, 48)
+    with torch.no_grad():
+        expected = norm(x)
+        accelerate(nn.Sequential(norm), backend="tuner")
+        torch.testing.assert_close(norm(hidden_states=x), expected)

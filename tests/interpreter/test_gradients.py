@@ -117,3 +117,26 @@ def test_a_tangent_outside_of_torch_func_is_carried_on_or_refused():
             gated_linear(tangent, tangent, dual)
         assert forward_ad.unpack_dual(matmul(x, b)).tangent is None
     torch.testing.assert_close(found, (tangent @ b) * (x @ b > 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("trained", ["a", "b", "bias"])
+def test_only_what_a_gradient_needs_is_kept(trained):
+    given = {"a": drawn(9, 40), "b": drawn(40, 33), "bias": drawn(33)}
+    given[trained].requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda each: kept.append(tuple(each.shape)) or each, lambda each: each
+    ):
+        out = matmul(given["a"], given["b"], bias=given["bias"])
+    assert kept == {"a": [(40, 33)], "b": [(9, 40)], "bias": []}[trained]
+    theirs = given["a"] @ given["b"] + given["bias"]
+    (found,), (expected,) = (torch.autograd.grad(each.sum(), (given[trained],)) for each in (out, theirs))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_operands_of_inference_mode_are_refused_only_where_a_gradient_would_keep_them():
+    with torch.inference_mode():
+        a = drawn(9, 40)
+    assert matmul(a, drawn(40, 33), bias=learnt(33)).requires_grad
+    with pytest.raises(InputError, match=r"a was made under torch.inference_mode"):
+        matmul(a, learnt(40, 33))

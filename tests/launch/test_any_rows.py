@@ -339,3 +339,18 @@ def test_places_that_do_not_hold_m_are_not_used(places, ship, make_stub):
     edit_ranges(path.parent, lambda ranges: {key: [[65, 128, places]] for key in ranges})
     report = make_stub().run("served.py", "families", str(path), "[100, 90]")
     assert [told["looked"] for told in report.printed["calls"]] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["matmul", pytest.param("gated", marks=pytest.mark.long)])
+def test_the_strides_of_a_single_row_are_no_other_rows(kind, ship, make_stub):
+    """Torch calls the last token of one sequence contiguous; those of several, of the same stride, it does not."""
+    if kind == "gated":
+        problem = Problem(64, 256, 512, layout="nt", epilogue="silu", op="gated_linear")
+        config = registry.find("gated_linear", "gated_pointer").default_config(problem, KNOWN["sm_90"])
+    else:
+        problem, config = Problem(64, 256, 512, layout="nt"), BY_KERNEL["pointer"]
+    batches = json.dumps([[2, True], [1, False], [4, False], [4, True], [3, False]])
+    paths = ship(problem, config=config, first=1)
+    ready, short, long = (make_stub().run("served.py", "last_tokens", str(each), kind, batches) for each in paths)
+    for report in (ready, short):
+        assert [*map(without_addresses, report.launches)] == [*map(without_addresses, long.launches)]

@@ -190,8 +190,8 @@ class AnyRowsCache:
 
 def _as_matrix(a: Tensor) -> Tensor | None:
     """A tensor's rows, which lie one after the other; None where they do not."""
-    if not a.is_contiguous() or 0 in a.shape:
-        return None
+    if not a.is_contiguous() or 0 in a.shape or a.stride(0) != a.numel() // a.shape[0]:
+        return None  # torch ignores the stride of a single row, but a guard that leaves their number open keeps it
     return a if a.dim() == 2 else a.view(-1, a.shape[-1])
 
 

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Iterator
 
 import torch
+
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603  another thread may have held it at the fork
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def torch_precision() -> str:
@@ -19,11 +32,19 @@ def torch_precision() -> str:
 
 @contextlib.contextmanager
 def torch_precision_set(precision: str) -> Iterator[None]:
-    """Make torch multiply float32 matrices by "tf32" or "ieee" inside the block; its setting is put back after it."""
+    """Make torch multiply float32 matrices by "tf32" or "ieee" inside the block; its setting is put back after it.
+
+    The setting is the whole process's: one thread at a time is inside, and what others multiply by torch meanwhile is
+    multiplied so, too.
+    """
     matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = precision
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
+    with _lock:
+        before = matmul.fp32_precision
+        if before == precision:
+            yield
+            return
+        matmul.fp32_precision = precision
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before

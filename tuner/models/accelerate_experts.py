@@ -14,6 +14,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS
 from tuner.lookup import evidence, lookup
+from tuner.models.as_tried import Children, Held, are_as_tried, children, held, holds
 from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -35,10 +36,14 @@ class ExpertsChoice:
     Attributes:
         is_auto: Whether its own forward runs where no table says that `fused_experts` is no slower.
         activation: Its activation, by `fused_experts`'s name.
+        held: The values that it held as its gate was tried.
+        others: Its children then.
     """
 
     is_auto: bool
     activation: str
+    held: Held
+    others: Children
 
 
 class TunedExperts(Exchanged):
@@ -74,6 +79,8 @@ class TunedExperts(Exchanged):
 def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> bool:
     """Whether `fused_experts` computes what the block would, and is to."""
     if torch.compiler.is_compiling() or not all(type(each) in PLAIN_TENSORS for each in tensors):
+        return False
+    if not (holds(block, choice.held) and are_as_tried(block, choice.others, in_training=True)):
         return False
     if any(getattr(block, name, False) for name in _RARE) or not _fit(*tensors) or _is_followed(tensors):
         return False
@@ -138,7 +145,8 @@ def exchange_experts(block: nn.Module, backend: str) -> str | None:
         family = problem((1, n, k, experts, top_k), down.dtype, activation)
         if why := without_table(family, down.device.index):
             return why
-    exchange(block, TunedExperts, ExpertsChoice(backend == "auto", activation))
+    others = children(block._modules.items())
+    exchange(block, TunedExperts, ExpertsChoice(backend == "auto", activation, held(block), others))
     return None
 
 
@@ -162,11 +170,19 @@ def obstacle(block: nn.Module) -> str | None:
         or any(type(each) not in (torch.Tensor, nn.Parameter) for each in weights)
     ):
         return f"experts in one tensor ({kind}) that no kernel computes yet"
+    if _has_own_forward(own_class(block)):
+        return f"experts with a forward of their own ({kind})"
     if (asked := getattr(getattr(block, "config", None), "_experts_implementation", None)) not in _IMPLEMENTATIONS:
         return f"experts that are computed by {asked}, as the model's config says"
     if activation_of(block) is None:
         return f"experts with a gate of their own ({kind})"
     return None
+
+
+def _has_own_forward(kind: Any) -> bool:
+    """Whether a class computes experts otherwise than transformers' own, which it wraps, or the class of their gate."""
+    owner = next(each for each in kind.__mro__ if "forward" in vars(each))
+    return not (hasattr(kind.forward, "__wrapped__") or "_apply_gate" in vars(owner))
 
 
 def top_k_of(block: nn.Module) -> int | None:
@@ -180,12 +196,13 @@ def activation_of(block: nn.Module) -> str | None:
 
     Its own gate is tried with random numbers on the CPU.
     """
-    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0), device="cpu")
+    x = torch.cat((x, 30 * x))  # of the second half few gates that clamp their values give the same
     gate, up = x.chunk(2, dim=-1)
     try:
         with torch.no_grad(), torch.device("cpu"):
             found = own_class(block)._apply_gate(block, x)
-    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError):
+    except Exception:  # noqa: BLE001  a model's own code may raise anything: then torch keeps it
         return None
     if getattr(found, "shape", None) != gate.shape:
         return None

@@ -20,7 +20,7 @@ class TunedLinear(Exchanged, nn.Linear):  # type: ignore[misc]  # torch is not c
 
     PREFIX = "Tuned"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name, by which it may be given
         """Compute what nn.Linear does.
 
         The parameters are read from their dict, because nn.Module's attributes cost as much as a launch.
@@ -31,8 +31,8 @@ class TunedLinear(Exchanged, nn.Linear):  # type: ignore[misc]  # torch is not c
         except KeyError:
             # A replica of nn.DataParallel; a weight that is computed at each call; or the layer was restored, and
             # somebody keeps this method.
-            return nn.Linear.forward(self, x)
-        return linear(x, weight, bias, preferred)
+            return nn.Linear.forward(self, input)
+        return linear(input, weight, bias, preferred)
 
 
 def exchange_linear(layer: nn.Linear, backend: str) -> str | None:
@@ -66,6 +66,8 @@ def _obstacle(layer: nn.Linear, backend: str) -> str | None:  # noqa: PLR0911  o
         return f"with weights of class {', '.join(sorted(odd))}"
     if weight.is_nested or weight.layout != torch.strided:
         return "whose weight is nested" if weight.is_nested else f"whose weight is {weight.layout}"
+    if weight.dim() != 2:
+        return f"whose weight has shape {list(weight.shape)}"
     if weight.dtype not in DTYPES:
         return f"whose weight is {dtypes.name_of(weight.dtype)}"
     if not arguments.has_kernels(weight.device):

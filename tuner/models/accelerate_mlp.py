@@ -20,6 +20,7 @@ from tuner.kernels.ops.linear import DTYPES
 from tuner.launch import compat
 from tuner.launch.call_cache import PLAIN_TENSORS
 from tuner.models.accelerate_linear import TunedLinear
+from tuner.models.as_tried import Children, Held, are_as_tried, children, held, holds
 from tuner.models.exchange import GIVEN, Exchanged, exchange, is_exchanged, own_class, without_table
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
@@ -29,7 +30,6 @@ _APART, _JOINED = ("gate_proj", "up_proj"), ("gate_up_proj",)
 _FORWARDS = (nn.Linear.forward, TunedLinear.forward)
 _GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
-_PLAIN = (int, float, str)
 _ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
 _TRIED_SIZES = (8, 16)
 """K and N of the layers that a block is tried with."""
@@ -55,10 +55,6 @@ class Gate:
     in_training: bool = True
 
 
-Held = tuple[tuple[str, object], ...]
-"""Values of a module's attributes, by name: numbers, words, functions, configs."""
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class MlpChoice:
     """What an exchanged block is served by.
@@ -72,7 +68,7 @@ class MlpChoice:
 
     gate: Gate
     preferred: Preference
-    others: tuple[tuple[str, nn.Module | None, Held], ...]
+    others: Children
     held: Held
 
 
@@ -108,11 +104,8 @@ def _weights(block: nn.Module, choice: MlpChoice) -> Weights | None:
     modules, gate = block._modules, choice.gate
     if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or (block.training and not gate.in_training):
         return None
-    if not _holds(block, choice.held):
+    if not (holds(block, choice.held) and are_as_tried(block, choice.others, in_training=gate.in_training)):
         return None
-    for name, other, held in choice.others:
-        if modules.get(name) is not other or not (other is None or _is_as_tried(other, held, gate)):
-            return None
     found = []
     for name in gate.layers:
         weight = _weight(modules.get(name))
@@ -120,33 +113,6 @@ def _weights(block: nn.Module, choice: MlpChoice) -> Weights | None:
             return None
         found.append(weight)
     return tuple(found)
-
-
-def _is_as_tried(other: nn.Module, held: Held, gate: Gate) -> bool:
-    """Whether a child does what it did as its block was tried; values that hooks would see are not computed."""
-    if other._forward_hooks or other._forward_pre_hooks or (other.training and not gate.in_training):
-        return False
-    return _holds(other, held)
-
-
-def _holds(module: nn.Module, held: Held) -> bool:
-    """Whether a module's attributes are still those that its block was tried with."""
-    attributes = module.__dict__
-    if "forward" in attributes:
-        return False
-    for name, value in held:
-        found = attributes.get(name, _COMPUTED)
-        # A pickle makes new numbers and words.
-        if found is not value and not (type(value) in _PLAIN and type(found) is type(value) and found == value):
-            return False
-    return True
-
-
-def _held(module: nn.Module) -> Held:
-    """The values that a module's forward may read."""
-    return tuple(
-        (name, value) for name, value in module.__dict__.items() if not name.startswith("_") and name != "training"
-    )
 
 
 def _weight(layer: Any) -> torch.Tensor | None:
@@ -202,8 +168,8 @@ def _choice_of(block: nn.Module, *, is_auto: bool) -> tuple[str, MlpChoice | Non
         return f"that compute something else ({own_class(block).__name__})", None
     if gate is None or gate.activation not in names:
         return str(_untuned(shape, first, _ACTIVATIONS[0])), None
-    others = tuple((name, each, () if each is None else _held(each)) for name, each in _others(block))
-    return "", MlpChoice(gate, preference(gate.activation, is_auto, gate.up_first, shape), others, _held(block))
+    preferred = preference(gate.activation, is_auto, gate.up_first, shape)
+    return "", MlpChoice(gate, preferred, children(_others(block)), held(block))
 
 
 def _untuned(shape: tuple[int, int], weight: torch.Tensor, activation: str) -> str | None:
@@ -218,6 +184,8 @@ def _obstacle(weights: Sequence[torch.Tensor | None]) -> str | None:
     if odd := {type(each).__name__ for each in given if type(each) not in PLAIN_TENSORS}:
         return f"with weights of class {', '.join(sorted(odd))}"
     first = given[0]
+    if any(each.dim() != 2 or not each.numel() for each in given):
+        return f"whose weights have shapes {', '.join(str(list(each.shape)) for each in given)}"
     if odd := {dtypes.name_of(each.dtype) for each in given if each.dtype not in DTYPES}:
         return f"whose weights are {', '.join(sorted(odd))}"
     if any((each.dtype, each.shape, each.layout) != (first.dtype, first.shape, torch.strided) for each in given):

@@ -29,7 +29,6 @@ _OFFSETS = (0.0, 1.0)
 _SCALES = (1e-4, 1.0, 1e3)
 """Sizes of the inputs that a layer is tried with: of the first, the added number is most of the sum."""
 _CLOSE = 1e-5
-_REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,12 +67,12 @@ class FusedNorm(Exchanged):
 
     PREFIX = "Fused"
 
-    def forward(self, x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
         """Compute x / sqrt(mean(x²) + epsilon) * (offset + weight) over the last dimension.
 
         Args:
-            x: [..., N].
-            rest, named: What the layer's own forward takes beside x.
+            given: x [..., N]; more, as the layer's own forward takes it.
+            named: Nothing, or what the layer's own forward takes.
 
         Returns:
             [..., N], of x's dtype.
@@ -81,7 +80,8 @@ class FusedNorm(Exchanged):
         held, weight = self.__dict__, self._parameters.get("weight")
         choice: NormChoice | None = held.get(GIVEN)
         epsilon = None if choice is None else held.get(choice.epsilon)
-        if not (choice is None or weight is None or epsilon is None or rest or named or is_tracing()):
+        if not (choice is None or weight is None or epsilon is None or len(given) != 1 or named or is_tracing()):
+            (x,) = given
             by_torch = choice.by_torch
             if not (by_torch and type(x) in PLAIN_TENSORS and (x.shape, x.dtype, epsilon) in by_torch):
                 # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
@@ -92,7 +92,7 @@ class FusedNorm(Exchanged):
                 return found
         # Without a choice the layer may be restored, and somebody keeps this method.
         own = super().forward if isinstance(self, FusedNorm) else self.forward
-        result: torch.Tensor = own(x, *rest, **named)
+        result: torch.Tensor = own(*given, **named)
         return result
 
 
@@ -210,7 +210,7 @@ def form_of(layer: nn.Module) -> NormForm | None:
     Its own forward is tried on the CPU with a weight drawn at random.
     """
     weight = layer._parameters["weight"]
-    if weight is None or weight.dim() != 1 or not weight.is_floating_point():
+    if weight is None or weight.dim() != 1 or not weight.numel() or not weight.is_floating_point():
         return None
     names = [name for name in _EPSILONS if isinstance(layer.__dict__.get(name), float)]
     forms = [NormForm(names[0], offset) for offset in _OFFSETS] if len(names) == 1 else []
@@ -220,15 +220,17 @@ def form_of(layer: nn.Module) -> NormForm | None:
 def _agrees(layer: nn.Module, weight: torch.Tensor, form: NormForm) -> bool:
     own, epsilon, generator = own_class(layer), layer.__dict__[form.epsilon], torch.Generator().manual_seed(0)
     tried = own.__new__(own)
-    drawn = torch.randn(weight.shape, generator=generator)
-    x = torch.randn(len(_SCALES), *weight.shape, generator=generator) * torch.tensor(_SCALES)[:, None]
+    drawn = torch.randn(weight.shape, generator=generator, device="cpu")
+    x = torch.randn(len(_SCALES), *weight.shape, generator=generator, device="cpu")
+    x *= torch.tensor(_SCALES, device="cpu")[:, None]
     with torch.no_grad():
         for dtype, close in ((torch.float32, _CLOSE), (weight.dtype, 4 * torch.finfo(weight.dtype).eps)):
             given, scale = x.to(dtype), drawn.to(dtype)
             tried.__dict__.update(layer.__dict__, _parameters={"weight": scale})
             try:
-                result = own.forward(tried, given)
-            except _REFUSED:
+                with torch.device("cpu"):
+                    result = own.forward(tried, given)
+            except Exception:  # noqa: BLE001  a model's own code may raise anything: then torch keeps it
                 return False
             exact = functional.rms_norm(given.double(), weight.shape, scale.double() + form.offset, epsilon)
             if getattr(result, "dtype", None) != dtype or result.shape != given.shape:

@@ -22,6 +22,9 @@ class Exchanged(nn.Module):  # type: ignore[misc]  # torch is not checked
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copy and pickle a layer as its own class, exchanged: a class that is made here has no name to import."""
+        if type(self) not in _ASKED:  # something else made a class of it since
+            own: tuple[Any, ...] = super().__reduce_ex__(protocol)
+            return own
         _, _, *rest = super().__reduce_ex__(protocol)
         return _new, _ASKED[type(self)], *rest
 
@@ -38,8 +41,8 @@ def exchange(layer: nn.Module, kind: type[Exchanged], given: object) -> None:
 
 
 def give_back(layer: nn.Module) -> bool:
-    """Give a layer its own class back; false if it is not exchanged."""
-    if not is_exchanged(layer):
+    """Give a layer its own forward back, and its class unless something made another of it; false without either."""
+    if GIVEN not in layer.__dict__:
         return False
     layer.__class__ = own_class(layer)
     del layer.__dict__[GIVEN]

@@ -90,6 +90,20 @@ def gated() -> None:
         call(stub_matmul.half(m, 512), gate, up, op=gated_linear)
 
 
+def last_tokens() -> None:
+    """Products and gated layers of the last token of each sequence, by a table's ranges: batches, dense or strided."""
+    tuner.use(sys.argv[2])
+    gate, up = stub_matmul.half(256, 512), stub_matmul.half(256, 512)
+    for batch, dense in json.loads(sys.argv[4]):
+        hidden = stub_matmul.half(batch * 16, 512).view(batch, 16, 512)
+        keep.append(hidden)
+        x = stub_matmul.half(batch, 512).view(batch, 1, 512) if dense else hidden[:, -1:]
+        if sys.argv[3] == "gated":
+            call(x[:, 0], gate, up, op=gated_linear)
+        else:
+            call(x, gate.t())
+
+
 def norms() -> None:
     """Norms with the numbers of rows and the offsets given, by a table's ranges; what the long way compiled in."""
     tuner.use(sys.argv[2])
