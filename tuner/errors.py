@@ -10,12 +10,20 @@ def one_line(text: object) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, its class's name where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return (_point(error) or type(error).__name__)[:300]
 
 
 def in_short(error: BaseException) -> str:
     """Return an error's class, and the first line of what it says."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:500]
+    return f"{type(error).__name__}: {_point(error)}"[:500]
+
+
+def _point(error: BaseException) -> str:
+    """The first line of what an error says; with the last where it only announces it, as Triton's and pydantic's do."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[-1]}"
+    return lines[0] if lines else ""
 
 
 class TunerError(Exception):

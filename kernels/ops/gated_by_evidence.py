@@ -183,6 +183,9 @@ def _is_faster(
     return evidence.beats_vendor(_problem(sizes, dtype, precision, activation), dispatch.device_of(index))
 
 
+lookup.on_change(_is_faster.cache_clear)
+
+
 def problem(sizes: tuple[int, int, int], dtype: torch.dtype, activation: str) -> Problem:
     """The problem of gated layers whose tensors are contiguous, by M, N and K, as torch multiplies float32 now."""
     return _problem(sizes, *_kind(dtype), activation)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.lookup import lookup
 from tuner.lookup.row import Row
 from tuner.models import accelerate, restore
 from tuner.problem import Problem
@@ -525,3 +528,14 @@ def test_a_layer_whose_class_was_made_anew_is_given_back_and_copied(ours):
             layer(torch.randn(5, 32))
     assert ours == []
     assert restore(model) == 0
+
+
+def test_tables_that_are_no_longer_named_are_freed(tuned):
+    held = []
+    for _ in range(2):
+        tuned(48, 32, {64: 1.2})
+        accelerate(nn.Sequential(nn.Linear(32, 48, bias=False)))
+        held.append(weakref.ref(lookup.resolver()))
+    tuner.use(None)
+    gc.collect()
+    assert [each() for each in held] == [None, None]

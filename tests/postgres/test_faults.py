@@ -62,8 +62,22 @@ def test_a_database_that_is_not_there(refused, server, command):
 def test_a_wrong_password_or_none(refused, server, url, given, monkeypatch, tmp_path):
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "absent"))
     asked = url.replace("//tuner@", f"//guarded{given}@")
-    assert "postgresql://USER:PASSWORD@HOST/NAME" in refused(COMMANDS[0], asked)
-    assert "postgresql://USER:PASSWORD@HOST/NAME" in refused(COMMANDS[0], f"{asked}&password=secret-too")
+    wrong = "the server does not take this password of this user"
+    assert (wrong if given else "postgresql://USER:PASSWORD@HOST/NAME") in refused(COMMANDS[0], asked)
+    assert wrong in refused(COMMANDS[0], f"{asked}&password=secret-too")
+
+
+def test_a_password_with_an_at_is_not_shown_in_part(refused):
+    split = refused(COMMANDS[0], "postgresql://tuner:sec@ret@127.0.0.1:5432/fleet")
+    assert split == "tuner: postgresql://...: the host has an @: write that of a password as %40\n"
+
+
+def test_a_schema_that_is_not_there(refused, url):
+    pytest.importorskip("psycopg")
+    mark = "&" if "?" in url else "?"
+    assert "no schema that search_path names is there" in refused(
+        "db upgrade --db {}", f"{url}{mark}options=-csearch_path%3Dnosuch"
+    )
 
 
 def test_a_user_that_is_unknown_or_may_not_read(refused, url):

@@ -356,9 +356,12 @@ def test_a_problem_whose_every_config_fails_is_reported_and_the_next_one_is_tune
     failing = faulty(configs=2, behaviours="raise", default="raise")
     first, second = sweep(store, [failing, faulty(configs=2)], [None], Plan(EXHAUSTIVE)).problems
     assert first.winner is None
-    assert first.reason == ("no config worked: 2 of 2 RUNTIME_ERROR, for instance RuntimeError: no such instruction")
+    reason = "no config worked: 2 of 2 RUNTIME_ERROR, for instance RuntimeError: no such instruction"
+    assert first.reason == reason
     assert second.winner is not None
     assert second.states[State.COMPLETE] == 2
+    (again,) = sweep(store, [failing], [None], Plan(EXHAUSTIVE)).problems
+    assert again.reason == f"{reason} (all tried by earlier runs: --fresh tries them again)"
 
 
 @pytest.mark.long

@@ -386,6 +386,11 @@ def test_answers_do_not_grow_without_bound(monkeypatch):
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
     assert 0 < sum(map(len, lookups.resolver().answers.values())) <= 100
+    for n in range(1, 250):
+        tuner.lookup(Problem(64, 16 * n, 256), H200)
+    held = lookups.resolver()
+    for kept in (held._ranges, held._foreseen, held._runs, held._batches, held._reported):
+        assert len(kept) <= 101
 
 
 def test_a_hit_takes_no_lock_and_two_calls_at_most(tuned, make_row, monkeypatch, count_calls):

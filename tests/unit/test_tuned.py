@@ -360,6 +360,9 @@ def test_a_reference_that_raises_is_one_clear_line():
     made = spec.make_inputs(spec.read({"N": "8"}), "cpu", 0)
     with pytest.raises(KernelError, match=r"^the reference of add failed: KeyError: 'M'$"):
         spec.reference(made)
+    spec = decorated(make_inputs=inputs, reference=lambda _given: torch.zeros(3)).spec
+    with pytest.raises(KernelError, match=r"^reference gave shape \[3\] for "):
+        spec.reference(spec.make_inputs(spec.read({"N": "8"}), "cpu", 0))
 
 
 @pytest.mark.parametrize(

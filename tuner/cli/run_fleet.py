@@ -15,7 +15,7 @@ import rich.progress
 from tuner.cli import run_output
 from tuner.cli.output import print_json, quantity
 from tuner.errors import UsageError
-from tuner.fleet.cluster import Cluster
+from tuner.fleet.cluster import Cluster, check_listening
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger
 from tuner.fleet.messages import Delivery, Item
@@ -50,6 +50,7 @@ def tune(
     interpreted = _is_interpreted(given)
     begun = time.monotonic()
     kernels, references = kernels_of(ops), registry.references()
+    check_listening(given["ray"])  # before a database is made
     with Store.open(given["db"]) as store, store.sole_writer():
         ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=given["mixed"])
         with Cluster(given["ray"], interpreted=interpreted, references=references) as cluster, Nodes() as nodes:

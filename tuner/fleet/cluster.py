@@ -60,7 +60,7 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
             SweepError: Ray is not installed, nobody answers, or the cluster has another Ray or Python.
         """
         self._ray = _import_ray()
-        _check_listening(address)
+        check_listening(address)
         environment: dict[str, Any] = {"env_vars": {"TRITON_INTERPRET": "1"}} if interpreted else {}
         if modules := modules_of(references):
             environment["py_modules"] = modules
@@ -174,8 +174,13 @@ def _import_ray() -> Any:
     return ray
 
 
-def _check_listening(address: str) -> None:
-    """Ask whether a head may listen there, because Ray asks for a quarter of an hour."""
+def check_listening(address: str) -> None:
+    """Ask whether a head may listen at HOST:PORT, because Ray asks for a quarter of an hour; "auto" is left to Ray.
+
+    Raises:
+        UsageError: it is no address.
+        SweepError: nobody listens there, or something else does.
+    """
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

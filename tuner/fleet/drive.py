@@ -102,7 +102,8 @@ class Driver:
             if machine_id in self._on.values() or machine_id in self._refused:
                 continue
             if not machine.gpus and not interpreted:
-                self._refuse(machine_id, machine.host, "Ray counts no GPU there: it measures nothing")
+                why = "Ray counts no GPU there: it measures nothing but with --device interpreter"
+                self._refuse(machine_id, machine.host, why)
                 continue
             count = self._starts[machine_id] = self._starts.get(machine_id, 0) + 1
             if count > MOST_STARTS:

@@ -198,6 +198,9 @@ class Resolver:
         return answered[bisect_left(lasts, batch)]
 
     def _keep(self, problem: Problem, device: Device, match: Match, counter: MissCounter | None) -> Match:
+        for kept in (self._ranges, self._foreseen, self._runs, self._batches, self._reported):
+            if len(kept) >= MEMO_LIMIT:  # every length of a growing cache may be a family of its own
+                kept.clear()
         if counter is None:
             answers = self.answers.setdefault(device.slug, {})
             if len(answers) >= MEMO_LIMIT:

@@ -122,6 +122,9 @@ def _is_faster(
     return sizes[0] > 0 and evidence.beats_vendor(problem(sizes, dtype, activation), dispatch.device_of(index))
 
 
+lookup.on_change(_is_faster.cache_clear)
+
+
 def holds_experts(block: nn.Module) -> bool:
     """Whether a module multiplies by a matrix of its own for each expert, by the names that models give them."""
     is_named = "expert" in own_class(block).__name__.lower()

@@ -148,6 +148,9 @@ def _is_faster(_of: object, rows: int, columns: int, dtype: torch.dtype, epsilon
     return evidence.beats_vendor(problem(rows, columns, dtype, epsilon), dispatch.device_of(index))
 
 
+lookup.on_change(_is_faster.cache_clear)
+
+
 def problem(rows: int, columns: int, dtype: torch.dtype, epsilon: float) -> Problem:
     """The problem of a norm whose tensors are contiguous."""
     extras = {"eps": epsilon}

@@ -84,3 +84,6 @@ def _without_table(_of: object, family: Problem, index: int | None) -> str | Non
     if evidence.is_tuned(family, device):
         return None
     return f"of families that no table of {device.slug} has (`tuner model` lists what to tune)"
+
+
+lookup.on_change(_without_table.cache_clear)

@@ -70,8 +70,10 @@ _AWAY = {
 """What PostgreSQL's messages mean that time cures; whoever may wait can try again."""
 _SERVER_MEANINGS = {
     **_AWAY,
+    "no schema has been selected": "no schema that search_path names is there: its owner can CREATE SCHEMA it",
     "pg_hba.conf": "the server does not let this user in from here: its owner can add a line to its pg_hba.conf",
     "permission denied": "this user may not do that: its owner can GRANT it",
+    "password authentication failed": "the server does not take this password of this user",
     "password": "the server lets nobody in without: give postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
     "role ": "the server does not know this user: give postgresql://USER@HOST/NAME",
     "database ": f"the server cannot open it: make it with createdb, or {ANOTHER}",
@@ -121,6 +123,8 @@ def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
         raise StoreError(f"not a database file: {given!r}: expected a path, or sqlite:/// and a path")
     if url.get_backend_name() != "postgresql":
         raise StoreError(f"{scheme}://...: neither SQLite nor PostgreSQL: {_EXPECTED}")
+    if url.host is not None and "@" in url.host:  # the rest of a password, which no message may show
+        raise StoreError(f"{scheme}://...: the host has an @: write that of a password as %40")
     secrets = {name: "***" for name in url.query if "password" in name}
     label = url.update_query_dict(secrets).render_as_string(hide_password=True)
     return Database(label, None, url.set(drivername="postgresql+psycopg"), another)  # the driver of our extra

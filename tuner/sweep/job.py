@@ -145,7 +145,8 @@ class Job:
             return ""
         ((state, count),) = Counter(outcome.state for outcome in failed).most_common(1)
         message = next(outcome.message for outcome in failed if outcome.state is state)
-        return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_MESSAGE_CHARACTERS]}"
+        known = "" if self.measured else " (all tried by earlier runs: --fresh tries them again)"
+        return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_MESSAGE_CHARACTERS]}{known}"
 
     def resume(self, settled: Mapping[Config, Outcome]) -> None:
         """Begin the search; a proposed config that an earlier run measured keeps that outcome."""

@@ -83,12 +83,21 @@ class CallInputs:
             KernelError: an output differs in shape from what is expected.
         """
         worst = 0.0
+        self.check_shapes(expected)
+        for name, tensor in self._outputs.items():
+            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self.tolerance_of(tensor)))
+        return worst
+
+    def check_shapes(self, expected: dict[str, Any]) -> None:
+        """Check that the outputs have the shapes of what is expected.
+
+        Raises:
+            KernelError: one has not.
+        """
         for name, tensor in self._outputs.items():
             if tensor.shape != expected[name].shape:
                 shapes = f"{list(expected[name].shape)} for {name}, which has shape {list(tensor.shape)}"
                 raise KernelError(f"reference gave shape {shapes}")
-            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self.tolerance_of(tensor)))
-        return worst
 
     def tolerance_of(self, output: Any) -> float | None:  # noqa: ARG002
         """Return the error accepted of an output, None where its dtype says it."""

@@ -119,7 +119,9 @@ def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     except Exception as e:
         # A user's function may raise anything. This problem then cannot be tuned, but others can.
         raise KernelError(f"the reference of {op} failed: {in_short(e)}") from e
-    return accuracy.by_name(op, expected, inputs.outputs)
+    found = accuracy.by_name(op, expected, inputs.outputs)
+    inputs.check_shapes(found)
+    return found
 
 
 def expected_from_first_config(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
