@@ -11,41 +11,35 @@ import pytest
 from tuner import cli, reference
 from tuner.errors import SweepError, UsageError
 from tuner.fleet import cluster as cluster_module
-from tuner.fleet.cluster import Cluster, modules_of
+from tuner.fleet.cluster import Cluster, check_listening, modules_of
 
 
-@pytest.fixture
-def ray_there(monkeypatch):
-    """Ray need not be installed to be told that nobody listens."""
-    monkeypatch.setitem(sys.modules, "ray", sys)
-
-
-def test_an_address_where_nobody_listens_is_one_line_at_once(ray_there):
+def test_an_address_where_nobody_listens_is_one_line_at_once():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(SweepError, match=rf"nobody listens at {address} \(Connection refused\): type `ray start"):
-            Cluster(address, interpreted=True)
+            check_listening(address)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_another_program_that_listens_there_is_one_line(ray_there, monkeypatch, answer):
+def test_another_program_that_listens_there_is_one_line(monkeypatch, answer):
     monkeypatch.setattr(cluster_module, "_CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
         accepted = threads.submit(server.accept)
         threads.submit(lambda: accepted.result()[0].sendall(answer))
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(SweepError, match=rf"what listens at {address} is no Ray cluster's head: type `ray start"):
-            Cluster(address, interpreted=True)
+            check_listening(address)
         accepted.result()[0].close()
 
 
 @pytest.mark.parametrize(
     "address", ["", "here", "ray://10.0.0.1:10001", "10.0.0.1:ray", "10.0.0.1:99999", "a..b:1", "a:²"]
 )
-def test_what_is_no_address_is_a_usage_error(ray_there, address):
+def test_what_is_no_address_is_a_usage_error(address):
     with pytest.raises(UsageError, match=r"expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto"):
-        Cluster(address, interpreted=True)
+        check_listening(address)
 
 
 def test_a_machine_without_ray_is_told_what_to_install(monkeypatch):
@@ -69,6 +63,7 @@ def test_options_that_do_not_go_together_are_a_usage_error(capsys, tmp_path, opt
     assert exited.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kernels_module_travels_with_what_it_imports_from_its_folder_and_nothing_installed(tmp_path, monkeypatch):

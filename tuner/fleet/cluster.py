@@ -51,16 +51,15 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
         """Connect.
 
         Args:
-            address: HOST:PORT of the cluster's head, or "auto" on one of its machines.
+            address: HOST:PORT of the cluster's head, of which `check_listening` was asked, or "auto" on one of its
+                machines.
             interpreted: whether the nodes work on Triton's interpreter.
             references: of users' kernels, whose modules travel to the nodes.
 
         Raises:
-            UsageError: it is no address.
             SweepError: Ray is not installed, nobody answers, or the cluster has another Ray or Python.
         """
         self._ray = _import_ray()
-        check_listening(address)
         environment: dict[str, Any] = {"env_vars": {"TRITON_INTERPRET": "1"}} if interpreted else {}
         if modules := modules_of(references):
             environment["py_modules"] = modules
