@@ -226,7 +226,7 @@ def test_a_candidate_that_cannot_be_read_is_one_error(tmp_path):
 
 def test_a_run_of_the_suite_tries_its_candidates_first_and_those_that_cannot_run_never(tmp_path, run):
     pytest.importorskip("torch", reason="torch is not installed: no kernel serves")
-    from tuner.cli.run import suggested
+    from tuner.cli.run_problems import suggested
     from tuner.sweep.race import Race
     from tuner.sweep.search_task import make_search_task
 

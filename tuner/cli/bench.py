@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.output import plain, print_json, print_table, quantity, ratio
 from tuner.errors import TunerError, UsageError
 from tuner.problem import Problem, parse_shape
-from tuner.problem import suite as suites
+from tuner.problem import suite as suite_files
 
 if TYPE_CHECKING:
     from tuner.bench.document import ContestReport
@@ -33,7 +33,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
     name = "rivals"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """The names."""
+        """Return the names."""
         named = [part.strip() for part in str(value).split(",") if part.strip()]
         if unknown := [name for name in named if name not in RIVALS]:
             self.fail(f"{unknown[0]!r} is no rival: expected some of {','.join(RIVALS)}", param, ctx)
@@ -71,52 +71,75 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 @options.db_option
 @options.json_option
 @click.pass_context
-def bench(ctx: click.Context, /, suite_names: tuple[str, ...], shapes: tuple[str, ...], **given: Any) -> int:
+def bench(
+    ctx: click.Context,
+    /,
+    *,
+    suites: tuple[str, ...],
+    shapes: tuple[str, ...],
+    dtype: str,
+    layout: str,
+    scaling: str,
+    curves: tuple[str, ...],
+    against: tuple[str, ...],
+    rounds: int | None,
+    out: Path | None,
+    device: str,
+    db: str | None,
+    as_json: bool,
+) -> int:
     """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
 
     All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
     Ctrl-C ends it; the rows that are done are shown and written.
     """
-    kind = {name: given[name] for name in ("dtype", "layout", "scaling")}
-    by_shape = [Problem(*parse_shape(shape), **kind) for shape in shapes]
-    problems = _listed(suite_names, by_shape, given["curves"])
+    by_shape = [Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling) for shape in shapes]
+    problems = _listed(suites, by_shape, curves)
     if not problems:
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
     options.check_shaped(ctx, shapes, ("dtype", "layout", "scaling"), "a suite says its own, and so does a curve")
-    gpu = _gpu(given["device"], problems, given["rounds"])
-    if given["out"] is not None:
-        _prepare(given["out"])
-    if given["db"] is not None:
+    gpu = _gpu(device, problems, rounds)
+    if out is not None:
+        _prepare(out)
+    if db is not None:
         from tuner.lookup.lookup import use
 
-        use(given["db"])
-    return _bench(problems, gpu, given)
+        use(db)
+    return _bench(problems, gpu, rivals=against, rounds=rounds, out=out, as_json=as_json)
 
 
-def _bench(problems: Sequence[ListedProblem], gpu: int | None, given: dict[str, Any]) -> int:
+def _bench(
+    problems: Sequence[ListedProblem],
+    gpu: int | None,
+    *,
+    rivals: tuple[str, ...],
+    rounds: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
     from tuner.bench.contest import Contest
     from tuner.bench.document import ContestReport, document
 
     rows: list[Row] = []
     ended: BaseException | None = None
-    with Contest(gpu, given["against"], rounds=given["rounds"]) as contest:
+    with Contest(gpu, rivals, rounds=rounds) as contest:
         try:
             _collect(contest, problems, rows)
         except (KeyboardInterrupt, TunerError) as e:
             # The rows so far are shown and written; then the error is raised again.
             ended = e
         report = ContestReport(
-            contest.device, contest.environment, given["against"], tuple(rows), unplayed=len(problems) - len(rows)
+            contest.device, contest.environment, rivals, tuple(rows), unplayed=len(problems) - len(rows)
         )
     body = document(report, sys.argv)
-    if given["as_json"]:
+    if as_json:
         print_json(body)
     else:
         _print_report(report)
-    if given["out"] is not None and rows:
-        _write(report, body, given["out"])
+    if out is not None and rows:
+        _write(report, body, out)
     if ended is not None:
         raise ended
     return 1 if any("tuner" in row.reasons for row in rows) else 0
@@ -138,14 +161,14 @@ def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -
             console.print(f"[{len(rows)}/{len(problems)}] {_line(row)}", soft_wrap=True)
 
 
-def _listed(suite_names: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
+def _listed(suites: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
     """Return every problem once, with all suites and groups that list it."""
     from tuner.bench.score import ListedProblem, SuiteGroup
 
     places: dict[Problem, dict[SuiteGroup, None]] = {}
-    for name in suite_names:
+    for name in suites:
         suite = Path(name).stem
-        for entry in suites.entries(name):
+        for entry in suite_files.entries(name):
             for group in entry.groups or ("",):
                 places.setdefault(entry.problem, {})[SuiteGroup(suite, group)] = None
     for problem in problems:
@@ -243,12 +266,12 @@ def _print_geomeans(report: ContestReport) -> None:
     if not means:
         return
     labels = list(dict.fromkeys(mean.label for mean in means))
-    found = {(mean.label, mean.rival): mean for mean in means}
+    by_cell = {(mean.label, mean.rival): mean for mean in means}
     rows: list[Sequence[str]] = []
     for label in labels:
         cells = [label]
         for rival in report.rivals:
-            mean = found.get((label, rival))
+            mean = by_cell.get((label, rival))
             cells += [f"{mean.ratio:.3f}x", str(mean.rows)] if mean else ["-", "0"]
         rows.append(cells)
     columns = ["geometric mean", *(name for rival in report.rivals for name in (f"vs {rival}", "rows"))]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import files
-from tuner.cli import kernel_options as kernels
-from tuner.cli import options, output
+from tuner.cli import kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
 )
-@kernels.kernel_option
+@kernel_options.kernel_option
 @click.option(
     "--captured",
     multiple=True,
@@ -61,7 +60,7 @@ def export(
     kind: str,
     package: str | None,
     with_kernels: bool,
-    names: tuple[str, ...],
+    kernels: tuple[str, ...],
     captured: tuple[Path, ...],
     device: str | None,
     db: str | None,
@@ -75,16 +74,16 @@ def export(
         raise UsageError("--package ships tables: leave --format out")
     if with_kernels and kind != "table":
         raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
-    if names and not with_kernels:
+    if kernels and not with_kernels:
         raise UsageError("--kernel names a kernel to compile: add --with-kernels")
     if with_kernels:
         _check_compiles()
     if captured and not with_kernels:
         raise UsageError("--captured names what to compile: add --with-kernels")
-    for name in names:
-        kernels.find(name)
+    for name in kernels:
+        kernel_options.find(name)
     if captured:
-        kernels.find_captured(captured)
+        kernel_options.find_captured(captured)
     compiled = _compiled(captured, device)
     winners, families = _decided(db, device, is_needed=not compiled, with_experts=kind == "sqlite")
     if kind == "sqlite":

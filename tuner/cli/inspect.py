@@ -25,7 +25,7 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
 @click.argument("kernel", metavar="KERNEL")
 @click.option(
     "--problem",
-    "written",
+    "problem_text",
     required=True,
     metavar="M=..,N=..,K=..[,dtype=..,layout=..]",
     help="What is computed, by the names of a suite's columns.",
@@ -47,7 +47,7 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
 def inspect(
     kernel: str,
     *,
-    written: str,
+    problem_text: str,
     config: str | None,
     diff: tuple[str, str] | None,
     target: str | None,
@@ -67,7 +67,7 @@ def inspect(
         click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     if stage is not None and stage not in STAGES[device.vendor]:
         raise UsageError(f"no stage {stage} for {target_of(device)}: expected {', '.join(STAGES[device.vendor])}")
-    problem = kernel_options.problem_of(spec, written, dtype=None)
+    problem = kernel_options.problem_of(spec, problem_text, dtype=None)
     if diff:
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:

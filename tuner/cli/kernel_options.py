@@ -18,7 +18,7 @@ from tuner import reference
 from tuner.errors import KernelError, UsageError
 from tuner.kernel import KernelSpec, registry
 from tuner.problem import Problem, generic_key
-from tuner.problem import suite as suites
+from tuner.problem import suite as suite_files
 from tuner.problem import text as problem_text
 from tuner.problem.family import Ladder
 
@@ -31,14 +31,14 @@ LIMIT_S = 60.0
 
 kernel_option = click.option(
     "--kernel",
-    "names",
+    "kernels",
     multiple=True,
     metavar="MODULE:NAME",
     help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
 )
 problem_option = click.option(
     "--problem",
-    "written",
+    "problems",
     multiple=True,
     metavar="M=4096,N=1024",
     help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
@@ -116,21 +116,21 @@ def find_captured(folders: Sequence[Path]) -> Folders:
     return found
 
 
-def problem_of(spec: KernelSpec, written: str, *, dtype: str | None) -> Problem:
+def problem_of(spec: KernelSpec, text: str, *, dtype: str | None) -> Problem:
     """Return a problem of a kernel that was typed: see `problems_of`."""
     read = spec.read or functools.partial(problem_text.read, spec.op)
-    return read(_with_dtype(generic_key.cells(written), dtype))
+    return read(_with_dtype(generic_key.cells(text), dtype))
 
 
 def problems_of(
-    spec: KernelSpec, written: Sequence[str], suite_names: Sequence[str], *, dtype: str | None
+    spec: KernelSpec, texts: Sequence[str], suites: Sequence[str], *, dtype: str | None
 ) -> list[Problem | Ladder]:
     """Return the problems and ladders of a kernel that were typed or are listed in CSV files.
 
     Args:
         spec: the kernel.
-        written: texts such as "M=4096,N=1024", of an op also "M=1-512,N=1024,K=64,batch=1-64".
-        suite_names: CSV files whose columns are named as its key; the package's suites hold GEMMs only.
+        texts: problems such as "M=4096,N=1024", of an op also "M=1-512,N=1024,K=64,batch=1-64".
+        suites: CSV files whose columns are named as its key; the package's suites hold GEMMs only.
         dtype: the dtype of problems that name none; None lets `make_inputs` choose.
 
     Raises:
@@ -139,17 +139,17 @@ def problems_of(
     """
 
     def read(cells: Mapping[str, str]) -> Sequence[Problem | Ladder]:
-        given = _with_dtype(cells, dtype)
-        return problem_text.read_all(spec.op, given) if spec.read is None else [spec.read(given)]
+        cells = _with_dtype(cells, dtype)
+        return problem_text.read_all(spec.op, cells) if spec.read is None else [spec.read(cells)]
 
-    problems = [each for text in written for each in read(generic_key.cells(text))]
-    for name in suite_names:
+    problems = [each for text in texts for each in read(generic_key.cells(text))]
+    for name in suites:
         if not name.endswith(".csv") and "/" not in name:
             raise UsageError(f"the suite {name!r} is of GEMMs: --kernel takes FILE.csv, with columns named as its key")
-        problems += suites.load_with_ladders(name, read=read)
+        problems += suite_files.load_with_ladders(name, read=read)
     return problems
 
 
 def _with_dtype(cells: Mapping[str, str], dtype: str | None) -> dict[str, str]:
-    given = {} if dtype is None else {"dtype": dtype}
-    return given | {name: cell for name, cell in cells.items() if cell}
+    default = {} if dtype is None else {"dtype": dtype}
+    return default | {name: cell for name, cell in cells.items() if cell}

@@ -41,8 +41,8 @@ def lookup(
     ctx: click.Context,
     *,
     shape: str | None,
-    names: tuple[str, ...],
-    written: tuple[str, ...],
+    kernels: tuple[str, ...],
+    problems: tuple[str, ...],
     dtype: str,
     layout: str,
     scaling: str,
@@ -57,14 +57,14 @@ def lookup(
     A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or a range of
     M that holds it, so that only the default formula is left.
     """
-    if shape is not None and not names and not written:
+    if shape is not None and not kernels and not problems:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)
-    elif shape is None and len(names) == len(written) == 1:
+    elif shape is None and len(kernels) == len(problems) == 1:
         for name in ("layout", "scaling", "invariant"):
             if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise UsageError(f"--{name} is for a shape: type it in --problem, M=8,N=64,K=64,layout=nt for instance")
-        spec = kernel_options.find(names[0])
-        problem = kernel_options.problem_of(spec, written[0], dtype=kernel_options.typed_dtype(ctx))
+        spec = kernel_options.find(kernels[0])
+        problem = kernel_options.problem_of(spec, problems[0], dtype=kernel_options.typed_dtype(ctx))
     else:
         raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
     if db is not None:

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli import options, output
+from tuner.cli.moe_options import MoeOptions
+from tuner.cli.options import Duration
 from tuner.cli.output import quantity
-from tuner.cli.run import Duration, stop_on_signal
-from tuner.errors import UsageError
+from tuner.cli.streams import stop_on_signal
 from tuner.files import make_folder, write_text
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 if TYPE_CHECKING:
-    from tuner.moe.layer import Layer
     from tuner.moe.tuning import Row, Task
     from tuner.store.records import Winner
     from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
-_PRECISION = ("dtype", "block_shape", "group_size", "zero_points")
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):
@@ -84,13 +83,15 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="Whose kernel and file.")
 @click.option("--out", required=True, metavar="DIR", type=options.Place(path_type=Path), help="Write the file below.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
-@click.option("--time-budget", type=Duration(), metavar="60s", help="End tuning after about this long.")
+@click.option(
+    "--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End tuning after about this long."
+)
 @click.option("--play-only", is_flag=True, help="Tune nothing: play what the package has against its default.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter.")
 @options.db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @options.json_option
-def moe(package: str, out: Path, **given: Any) -> int:
+def moe(**typed: Any) -> int:
     """Tune the fused-experts kernel of the installed vLLM or SGLang, and write the file that it reads.
 
     Each row is played against the file that ships with the package and against its default config, and what was
@@ -101,20 +102,19 @@ def moe(package: str, out: Path, **given: Any) -> int:
     from tuner.moe.package import load
     from tuner.sweep.job import SPENT
 
-    for name in ("trials", "time_budget", "fresh"):
-        if given["play_only"] and given[name]:
-            raise UsageError(f"--{name.replace('_', '-')} is for tuning, and --play-only tunes nothing: leave one out")
-    layer = _layer(given)
-    recording = None if given["routing"] in (routing.UNIFORM, routing.ZIPF) else Path(given["routing"])
-    named = given["routing"] if recording is None else routing.record(recording, layer.experts, layer.top_k)
-    kernel.register(package, recording, layer)
-    task = tuning.Task(load(package), layer, tuple(dict.fromkeys(given["ms"] or LADDER)), named)
+    asked = MoeOptions(**typed)
+    asked.check()
+    layer = asked.layer()
+    recording = None if asked.routing in (routing.UNIFORM, routing.ZIPF) else Path(asked.routing)
+    routed = asked.routing if recording is None else routing.record(recording, layer.experts, layer.top_k)
+    kernel.register(asked.package, recording, layer)
+    task = tuning.Task(load(asked.package), layer, tuple(dict.fromkeys(asked.ms or LADDER)), routed)
     task.package.kernel_of(layer)
-    gpus = options.gpus_of(given["device"])
-    if not given["play_only"]:
-        make_folder(out)
-    found, spent = ({}, False) if given["play_only"] else _tuned(task, gpus, given)
-    not_tuned = [m for m in task.ms if not found.get(m)] if spent else []
+    gpus = options.gpus_of(asked.device)
+    if not asked.play_only:
+        make_folder(asked.out)
+    configs, spent = ({}, False) if asked.play_only else _tuned(task, gpus, asked)
+    not_tuned = [m for m in task.ms if not configs.get(m)] if spent else []
     if not_tuned:
         click.echo(
             f"{SPENT}: not tuned: M {_listed(not_tuned)}; every trial is kept, the same command with a larger "
@@ -122,41 +122,20 @@ def moe(package: str, out: Path, **given: Any) -> int:
             err=True,
         )
         if len(not_tuned) == len(task.ms):
-            _say(task, [], [], not_tuned, as_json=given["as_json"])
+            _say(task, [], [], not_tuned, as_json=asked.as_json)
             return 1
     from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
         click.echo(f"{runner.device.slug}: playing {quantity(len(task.ms), 'row')}", err=True)
-        rows = list(tuning.play(task, found, runner))
+        rows = list(tuning.play(task, configs, runner))
         tuning.check(rows)
-        written = [] if given["play_only"] else _write(out, task, rows, runner)
-    _say(task, rows, written, not_tuned, as_json=given["as_json"])
+        written = [] if asked.play_only else _write(asked.out, task, rows, runner)
+    _say(task, rows, written, not_tuned, as_json=asked.as_json)
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
 
-def _layer(given: Mapping[str, Any]) -> Layer:
-    from tuner.moe.layer import Layer
-
-    sizes = {name: given[name] for name in ("experts", "hidden", "intermediate", "top_k") if given[name] is not None}
-    more = {name: given[name] for name in _PRECISION if given[name] is not None}
-    if "block_shape" in more and len(more["block_shape"]) != 2:
-        raise UsageError("--block-shape has two sizes, along N and K: type for instance --block-shape 128,128")
-    if given["model"] is not None:
-        from tuner.moe import model
-
-        sizes = model.sizes(given["model"]) | sizes
-        more = (model.quantization(given["model"]) if "dtype" not in more else {}) | more
-    lacking = [name for name in ("experts", "hidden", "intermediate", "top_k") if name not in sizes]
-    if lacking:
-        names = ", ".join("--" + name.replace("_", "") for name in lacking)
-        raise UsageError(f"no {names} given: type {'it' if len(lacking) == 1 else 'them'}, or --model CONFIG.json")
-    return Layer(**sizes, **more, tp=given["tp"])
-
-
-def _tuned(
-    task: Task, gpus: Sequence[int | None], given: Mapping[str, Any]
-) -> tuple[Mapping[int, Sequence[Any]], bool]:
+def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[Mapping[int, Sequence[Any]], bool]:
     """Tune all rows in the database, which keeps every measurement as for `tuner run`.
 
     Returns:
@@ -169,15 +148,15 @@ def _tuned(
     from tuner.sweep.run import sweep
 
     spent = []
-    with Store.open(given["db"]) as store, stop_on_signal() as stop:
+    with Store.open(asked.db) as store, stop_on_signal() as stop:
 
         def run(
             problems: Callable[[Device], Sequence[Problem]], suggested: Mapping[Problem, Sequence[Config]]
         ) -> Sequence[Winner]:
             plan = Plan(
-                trials=given["trials"],
-                time_budget_s=given["time_budget"],
-                fresh=given["fresh"],
+                trials=asked.trials,
+                time_budget_s=asked.time_budget_s,
+                fresh=asked.fresh,
                 suggested=suggested,
             )
             with Progress() as progress:
@@ -188,8 +167,8 @@ def _tuned(
             spent.append(report.is_spent)
             return [each.winner for each in report.problems if each.winner is not None]
 
-        found = tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
-    return found, any(spent)
+        configs = tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
+    return configs, any(spent)
 
 
 def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
@@ -279,8 +258,11 @@ def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], not_tuned: Se
         return
     for path in written:
         click.echo(str(path))
-    said = quantity(gained, "row") if gained else "no tuned row is" if not_tuned else "no row is"
-    click.echo(f"{said} faster by more than 1% than what {package} does without this file")
+    if gained:
+        faster = f"{quantity(gained, 'row')} {'is' if gained == 1 else 'are'}"
+    else:
+        faster = "no tuned row is" if not_tuned else "no row is"
+    click.echo(f"{faster} faster by more than 1% than what {package} does without this file")
     folder = written[0].parents[0 if package == "vllm" else 2]
     click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")
 

@@ -13,6 +13,7 @@ from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
+from tuner.problem.shard import Shard
 
 if TYPE_CHECKING:
     from tuner.store.store import Store
@@ -21,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE_FLOPS = 2 * 512**3
 """Beyond this, the interpreter takes seconds to minutes for each config."""
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 INTERPRETED_FLOPS_S = 2e8
 """The interpreter's rate by the figures of `tuner bench --shape 512x512x512`, which differ from machine to machine."""
 
@@ -63,6 +65,32 @@ class Libraries(click.ParamType[tuple[str, ...]]):
         return found
 
 
+class Duration(click.ParamType[float]):
+    """A time span such as 60s, 5m or 1h; seconds without a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|)", str(value).strip())
+        if not match:
+            self.fail(f"{value!r} is no time span: expected for instance 60s, 5m or 1h", param, ctx)
+        return float(match.group(1)) * _UNITS_S[match.group(2)]
+
+
+class ShardOption(click.ParamType[Shard]):
+    """A part of the problems, such as 3/8."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        """Return the part that "I/N" names."""
+        try:
+            return value if isinstance(value, Shard) else Shard.parse(value)
+        except UsageError as e:
+            self.fail(str(e), param, ctx)
+
+
 def _document_only(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     if value:
         from tuner.cli import output
@@ -82,7 +110,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_document_only, help="Print one JSON document on stdout."
 )
 suite_option = click.option(
-    "--suite", "suite_names", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
+    "--suite", "suites", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
 )
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated."

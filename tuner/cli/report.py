@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--against", type=options.Place(), metavar="DB|TABLES", help="Show what became slower than in this edition."
 )
-def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[str, ...], against: str | None) -> None:
+def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, ...], against: str | None) -> None:
     """Write what a database holds as one HTML file to look at: winners, searches, families, failures, the card.
 
     The file holds all that it shows and opens anywhere: no server, no network.
@@ -40,7 +40,7 @@ def report(*, out: Path, db: str | None, device: str | None, suite_names: tuple[
     vega.require("a report")
     _check_out(out, db, against)
     with options.open_store(db, device) as store:
-        found = measurements.read(store, device=device, suites=suite_names)
+        found = measurements.read(store, device=device, suites=suites)
     compared = None if against is None else regressions(found, _edition(against), Path(against).name)
     files.write_text(out, page(document(found, against=compared)))
     if compared and compared["nothing"]:

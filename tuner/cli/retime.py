@@ -53,7 +53,17 @@ class Share(click.ParamType[float]):
 @options.device_option("Where to play.")
 @click.option("--db", metavar="PATH|URL", help="Keep what was measured there, as winners of the installed versions.")
 @options.json_option
-def retime(place: str, **given: Any) -> int:
+def retime(
+    place: str,
+    *,
+    sample: int | None,
+    fail_above: float,
+    race: bool,
+    kernels: tuple[str, ...],
+    device: str,
+    db: str | None,
+    as_json: bool,
+) -> int:
     """Play what ships against its default and torch's library, under the versions that are installed.
 
     Says which rows hold, which lost and which fail. Exits 1 if one lost or failed.
@@ -62,27 +72,27 @@ def retime(place: str, **given: Any) -> int:
     from tuner.lookup import sources
     from tuner.sweep.paired import PairedRunner
 
-    if given["race"] and given["db"] is None:
+    if race and db is None:
         raise UsageError("--race keeps what it finds: add --db PATH")
-    for name in given["names"]:
+    for name in kernels:
         kernel_options.find(name)
     source = sources.named(place)
-    gpu = options.gpu_of(given["device"], "retime")
-    if given["db"] is not None:
-        _check(given["db"])
+    gpu = options.gpu_of(device, "retime")
+    if db is not None:
+        _check(db)
     with PairedRunner(gpu) as runner:
-        rows = rows_of(source, runner.device, given["sample"])
+        rows = rows_of(source, runner.device, sample)
         if not rows:
             others = [slug for slug in source.slugs() if slug != runner.device.slug]
             known = f"it has rows for {', '.join(others)}" if others else "it has none at all"
             raise TableError(f"{place} has no row for {runner.device.slug}: {known}")
-        played = _play(rows, runner, given["fail_above"])
+        played = _play(rows, runner, fail_above)
         wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
-        if given["db"] is not None:
-            _keep(given["db"], [one for one in played if one not in wrong or not given["race"]], runner)
-    _report(place, played, runner, given)
-    if given["race"] and wrong:
-        _race(given["db"], wrong, [gpu])
+        if db is not None:
+            _keep(db, [one for one in played if one not in wrong or not race], runner)
+    _report(place, played, runner, fail_above=fail_above, as_json=as_json)
+    if race and db is not None and wrong:
+        _race(db, wrong, [gpu])
     return 1 if wrong else 0
 
 
@@ -133,12 +143,12 @@ def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None
         click.echo(f"{ended.problem}: {found}", err=True)
 
 
-def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, given: dict[str, Any]) -> None:
+def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, *, fail_above: float, as_json: bool) -> None:
     counts = Counter(one.state.value for one in played)
-    if given["as_json"]:
+    if as_json:
         rows = [{**output.by_name(one), "problem": one.row.problem, "config": one.row.config} for one in played]
         body = {"place": place, "device": runner.device.slug, "environment": runner.environment}
-        output.print_json({**body, "fail_above": given["fail_above"], "counts": counts, "rows": rows})
+        output.print_json({**body, "fail_above": fail_above, "counts": counts, "rows": rows})
         return
     if counts == {"holds": len(played)}:
         click.echo("the row holds" if len(played) == 1 else f"all {len(played)} rows hold")

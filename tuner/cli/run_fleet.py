@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -14,7 +13,6 @@ import rich.progress
 
 from tuner.cli import run_output
 from tuner.cli.output import print_json, quantity
-from tuner.errors import UsageError
 from tuner.fleet.cluster import Cluster, check_listening
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger
@@ -31,7 +29,12 @@ def tune(
     ops: Sequence[str],
     plan: Plan,
     stop: threading.Event,
-    given: dict[str, Any],
+    *,
+    address: str,
+    db: str | None,
+    mixed: bool,
+    interpreted: bool,
+    as_json: bool,
 ) -> list[Report]:
     """Tune problems on a cluster, print what came of it, and return a report for each device and environment.
 
@@ -40,33 +43,28 @@ def tune(
         ops: of all of them.
         plan: what to do for each.
         stop: once set, every node finishes the trials under way.
-        given: the command's options.
+        address: the cluster's: HOST:PORT of its head, or auto.
+        db: the database, None for the default.
+        mixed: whether nodes may differ in their versions, each of which is tuned for.
+        interpreted: whether nodes use Triton's interpreter.
+        as_json: whether to print JSON.
 
     Raises:
-        UsageError: options that do not go together, or an address that is none.
+        UsageError: an address that is none.
         SweepError: the cluster cannot be used.
         StoreError: the database cannot be written.
     """
-    interpreted = _is_interpreted(given)
     begun = time.monotonic()
     kernels, references = kernels_of(ops), registry.references()
-    check_listening(given["ray"])  # before a database is made
-    with Store.open(given["db"]) as store, store.sole_writer():
-        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=given["mixed"])
-        with Cluster(given["ray"], interpreted=interpreted, references=references) as cluster, Nodes() as nodes:
+    check_listening(address)  # before a database is made
+    with Store.open(db) as store, store.sole_writer():
+        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=mixed)
+        with Cluster(address, interpreted=interpreted, references=references) as cluster, Nodes() as nodes:
             driver = Driver(cluster, ledger, plan, nodes, stop)
             driver.work((ops, references), interpreted=interpreted)
         reports = ledger.reports(interrupted=stop.is_set(), seconds=time.monotonic() - begun)
-    _print(ledger, reports, as_json=given["as_json"])
+    _print(ledger, reports, as_json=as_json)
     return reports
-
-
-def _is_interpreted(given: dict[str, Any]) -> bool:
-    if given["dry_run"]:
-        raise UsageError("--dry-run looks at this machine: leave out --ray")
-    if given["device"] not in ("auto", "interpreter"):
-        raise UsageError(f"--device {given['device']} names GPUs of this machine: with --ray each node uses all of its")
-    return given["device"] == "interpreter" or os.environ.get("TRITON_INTERPRET", "0") != "0"
 
 
 class Nodes(run_output.Live):

@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
+
+import click
 
 
 @contextlib.contextmanager
@@ -41,6 +44,22 @@ def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            click.echo("\nevery finished trial is kept; the same command (without --fresh) goes on from here", err=True)
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("\nfinishing the trials under way; again to stop at once", err=True)
+
+    with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)):
+        yield stop
 
 
 def abandon(stream: TextIO | None) -> None:

@@ -43,7 +43,20 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 @options.device_option("With --regret or --invariance: where to launch.")
 @options.json_option
 @click.pass_context
-def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None:
+def verify(
+    ctx: click.Context,
+    /,
+    places: tuple[str, ...],
+    *,
+    kernels: tuple[str, ...],
+    strict: bool,
+    regret: bool,
+    invariance: bool,
+    suite: str | None,
+    sample: int,
+    device: str,
+    as_json: bool,
+) -> None:
     """Say what is wrong with tables, folders of tables, installed packages' tables or databases. Needs no GPU.
 
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
@@ -51,28 +64,27 @@ def verify(ctx: click.Context, /, places: tuple[str, ...], **given: Any) -> None
     With --regret it looks problems up without their own rows instead, and measures what that loses. With --invariance
     it launches what lookups give the invariant families at several Ms.
     """
-    for name in given["names"]:
+    for name in kernels:
         kernel_options.find(name)
-    if given["regret"] and given["invariance"]:
+    if regret and invariance:
         raise UsageError("--regret and --invariance launch different things: type one of them")
-    launches = given["regret"] or given["invariance"]
+    launches = regret or invariance
     if launches and len(places) > 1:
-        which = "--regret" if given["regret"] else "--invariance"
+        which = "--regret" if regret else "--invariance"
         raise UsageError(f"{which} takes one table, folder of tables or database at a time")
-    if launches and given["strict"]:
+    if launches and strict:
         raise UsageError("--strict is for warnings, of which --regret and --invariance have none: leave it out")
-    if given["suite"] is not None and ctx.get_parameter_source("sample") is ParameterSource.COMMANDLINE:
+    if suite is not None and ctx.get_parameter_source("sample") is ParameterSource.COMMANDLINE:
         raise UsageError("--sample is for --regret without --suite, all of whose problems are held out: type one")
-    if given["regret"]:
-        options_of = {name: given[name] for name in ("suite", "sample", "device", "as_json")}
-        ctx.exit(0 if _measure(places[0], **options_of) else 1)
+    if regret:
+        ctx.exit(0 if _measure(places[0], suite, sample, device, as_json=as_json) else 1)
     for name in ("suite", "sample", *(() if launches else ("device",))):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             with_it = "--regret or --invariance" if name == "device" else "--regret"
             raise UsageError(f"--{name} goes with {with_it}: add it, or leave --{name} out")
-    if given["invariance"]:
-        ctx.exit(0 if _compare(places[0], given["device"], as_json=given["as_json"]) else 1)
-    ctx.exit(0 if _inspect(places, strict=given["strict"], as_json=given["as_json"]) else 1)
+    if invariance:
+        ctx.exit(0 if _compare(places[0], device, as_json=as_json) else 1)
+    ctx.exit(0 if _inspect(places, strict=strict, as_json=as_json) else 1)
 
 
 def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:

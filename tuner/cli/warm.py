@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import kernel_options as kernels
-from tuner.cli import options, output
+from tuner.cli import kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import DeviceError, TableError, UsageError
 from tuner.hardware.device import INTERPRETER, Device, current
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     "[default: this machine's GPU]",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores but one]")
-@kernels.kernel_option
+@kernel_options.kernel_option
 @options.json_option
-def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tuple[str, ...], as_json: bool) -> int:
+def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: tuple[str, ...], as_json: bool) -> int:
     """Compile what tables and databases launch into Triton's cache.
 
     Without a name, everything is compiled that lookups would answer from here: $TUNER_TABLES, the database and the
@@ -51,8 +50,8 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, names: tup
 
     if knobs.runtime.interpret:
         raise UsageError("the interpreter compiles nothing: unset TRITON_INTERPRET")
-    for name in names:
-        kernels.find(name)
+    for name in kernels:
+        kernel_options.find(name)
     device, rows, ranges, left_out = _rows(places, slug)
     if device.is_interpreter:
         raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")

@@ -18,6 +18,7 @@ import numpy as np
 
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
+from tuner.sweep.race_trials import LEAST_TRIALS
 from tuner.sweep.search import Strategy, by_time
 from tuner.sweep.search_task import SearchTask
 
@@ -50,7 +51,9 @@ class Pace(NamedTuple):
     patience: Share
 
 
-FULL = Pace(trials=Share(14, 48, 320), first=Share(56, 14, 36), wave=Share(200, 4, 16), patience=Share(110, 16, 44))
+FULL = Pace(
+    trials=Share(14, LEAST_TRIALS, 320), first=Share(56, 14, 36), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
+)
 """The pace where nothing like the problem was measured."""
 TAUGHT = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
 """The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
