@@ -119,7 +119,12 @@ def test_filters_narrow_what_is_listed(document, tuner, arguments, count):
     assert len(document(*arguments)) == count
     _, out, err = tuner(*arguments)
     assert max(0, len(out.splitlines()) - 1) == count
-    assert count or err == "none match: leave a filter out\n"
+    assert count or err.startswith(("none match: leave a filter out\n", "no winner is of", "no trial is of"))
+
+
+def test_a_kernel_that_nothing_is_of_is_named(tuner):
+    assert tuner("winners", "--kernel", "nope")[2].startswith("no winner is of kernel 'nope': they are of pointer")
+    assert tuner("trials", "--kernel", "nope")[2].startswith("no trial is of kernel 'nope': leave --kernel out")
 
 
 def test_runs_that_a_limit_hides_are_counted(tuner):

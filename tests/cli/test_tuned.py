@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -190,6 +191,25 @@ def test_a_table_of_a_kernel_that_is_not_there_is_told(run):
     code, out, _ = run("verify", "alone/scale_rows--interpreter.json")
     assert code == 1
     assert "op 'scale_rows', 2 rows: no installed kernel serves it" in out
+
+
+def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, monkeypatch):
+    folder = Path.cwd()
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(folder)])
+    typed = [
+        "lookup",
+        "--kernel",
+        f"{folder.name}/mine.py:scale_rows",
+        "--problem",
+        "N=512",
+        "--db",
+        f"{folder.name}/tuner.db",
+    ]
+    advice = f"tuner run --kernel {folder.name}/mine.py:scale_rows --problem N=512,"
+    for more in ([], ["--explain"], ["--json"]):
+        code, out, err = run(*typed, *more)
+        assert advice in out, err
 
 
 @pytest.mark.parametrize("stored", ["Infinity", "NaN", "-Infinity"])

@@ -192,7 +192,8 @@ def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
     [
         ("sqlite://", "expected a path, or sqlite:/// and a path"),
         ("sqlite+pysqlite:///tuner.db", "expected a path, or sqlite:/// and a path"),
-        ("postgresql://u:secret@host:port/x", "expected a path, or postgresql://user@host/name"),
+        ("postgresql://u:secret@host:port/x", "the port after the host is no number from 1 to 65535"),
+        ("postgresql://u:secret@host:65536/x", "the port after the host is no number from 1 to 65535"),
         (
             "mysql://u:secret@host/x",
             "mysql://...: neither SQLite nor PostgreSQL: expected a path, or postgresql://user@",

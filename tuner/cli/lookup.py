@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.explain import evidence, explain, nearest, served
 from tuner.lookup.fingerprint import digest
 from tuner.lookup.lookup import resolver, use
-from tuner.problem import Problem, parse_shape
+from tuner.problem import Problem, parse_shape, text
 
 
 @click.command()
@@ -52,10 +53,10 @@ def lookup(
     db: str | None,
     as_json: bool,
 ) -> int:
-    """Say which config a problem would get here, by which rule, from where.
+    """Say which config a problem would get, and why.
 
-    A database named with --db is asked before all other sources. Exits 1 when nobody tuned this problem or a range of
-    M that holds it, so that only the default formula is left.
+    That is: by which rule, and from which source. A database named with --db is asked before all other sources. Exits 1
+    when nobody tuned this problem or a range of M that holds it, so that only the default formula is left.
     """
     if shape is not None and not kernels and not problems:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)
@@ -71,12 +72,15 @@ def lookup(
         use(db)
     device = _this_device() if slug is None else _device(slug)
     device, by_source, decision = resolver().explanation(problem, device)
+    to_tune = command(problem, decision.untuned)
+    if problem.is_keyed and ".py:" in kernels[0]:  # a file's module is found from its own folder only
+        to_tune = shlex.join(["tuner", "run", "--kernel", kernels[0], "--problem", text.write_key(problem)])
     if as_json:
-        output.print_json(_document(problem, device, by_source, decision))
+        output.print_json(_document(problem, device, by_source, decision) | {"command": to_tune})
     elif explained:
-        click.echo(explain(problem, device))
+        click.echo(explain(problem, device).replace(command(problem, decision.untuned), to_tune))
     else:
-        _print(problem, device, decision)
+        _print(problem, device, decision, to_tune)
     return 1 if decision.match.rule == "default" else 0
 
 
@@ -96,14 +100,14 @@ def _device(name: str) -> Device:
         raise UsageError(str(e)) from e
 
 
-def _print(problem: Problem, device: Device, decision: Decision) -> None:
+def _print(problem: Problem, device: Device, decision: Decision, to_tune: str) -> None:
     match = decision.match
     click.echo(f"{problem} on {device.slug}: {match.config}")
     click.echo(f"rule {match.rule}, grade {match.grade}, from {match.source}")
     if decision.row is not None:
         click.echo(evidence(decision.row) if match.rule == "exact" else f"{served(decision)}: {evidence(decision.row)}")
     if match.rule != "exact":
-        click.echo(f"to tune it: {command(problem, decision.untuned)}")
+        click.echo(f"to tune it: {to_tune}")
 
 
 def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:
@@ -132,6 +136,5 @@ def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], 
         "batches": decision.batches,
         "fallen": decision.fallen,
         "nearest": [] if match.rule in TUNED else nearest(problem, by_source),
-        "command": command(problem, decision.untuned),
         "digest": digest(device),
     }

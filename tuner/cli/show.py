@@ -17,6 +17,7 @@ from tuner.store.records import State
 if TYPE_CHECKING:
     from tuner.problem.family import Family, Range
     from tuner.store.listing import TrialRow
+    from tuner.store.store import Store
 
 NEWEST = 50
 """How many trials or runs a table shows without `--limit`; JSON has them all."""
@@ -43,7 +44,9 @@ _limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help=
 @_kernel_option
 @_limit_option
 @options.json_option
-def winners(*, db: str | None, device: str | None, shape: str | None, kernel: str | None, **shown: Any) -> None:
+def winners(
+    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, limit: int | None, as_json: bool
+) -> None:
     """The current winner of each problem, by device."""
     from tuner.lookup import families
 
@@ -56,12 +59,12 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
             if wanted in (None, winner.problem.shape)
             and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
-        ][: shown["limit"]]
-        empty = _NONE_MATCH if not found and store.winners() else "no winners: `tuner run` makes them"
+        ][:limit]
+        empty = "" if found else _no_winner(store, kernel)
     slugs = {one.device.slug for one in found}
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
     ranges = [served[one.device.slug].get(one.problem) for one in found]
-    if shown["as_json"]:
+    if as_json:
         print_json(
             [
                 winner_document(one) | {"range": held and held[1], "batches": held and held[0].batches}
@@ -89,7 +92,14 @@ def winners(*, db: str | None, device: str | None, shape: str | None, kernel: st
 @_limit_option
 @options.json_option
 def trials(
-    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, state: str | None, **shown: Any
+    *,
+    db: str | None,
+    device: str | None,
+    shape: str | None,
+    kernel: str | None,
+    state: str | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """Every config that was measured, the newest first."""
     from tuner.store.listing import TrialFilter
@@ -97,10 +107,10 @@ def trials(
     wanted, key = _problems_of(shape)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
     with options.open_store(db, device) as store:
-        found = store.trials(asked, limit=_newest(**shown))
+        found = store.trials(asked, limit=_newest(limit, as_json=as_json))
         count = store.count_trials(asked)
-        empty = _NONE_MATCH if not count and store.count_trials() else "no trials: `tuner run` makes them"
-    if shown["as_json"]:
+        empty = "" if count else _no_trial(store, kernel)
+    if as_json:
         print_json([_trial_document(row) for row in found])
         return
     columns = ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message")
@@ -113,12 +123,12 @@ def trials(
 @_device_option
 @_limit_option
 @options.json_option
-def runs(*, db: str | None, device: str | None, **shown: Any) -> None:
+def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
     """Every `tuner run`, the newest first."""
     with options.open_store(db, device) as store:
-        found = store.runs(device_slug=device, limit=_newest(**shown))
+        found = store.runs(device_slug=device, limit=_newest(limit, as_json=as_json))
         count = sum(row.runs for row in store.devices() if device in (None, row.device.slug))
-    if shown["as_json"]:
+    if as_json:
         print_json(found)
         return
     rows = [
@@ -172,6 +182,27 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     counts = ("trials", "complete", "winners")
     rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in found]
     print_table(("problem", *counts), rows, empty=empty)
+
+
+def _no_winner(store: Store, kernel: str | None) -> str:
+    """Say why no winner is shown."""
+    kernels = sorted({winner.config.kernel for winner in store.winners()})
+    if not kernels:
+        return "no winners: `tuner run` makes them"
+    if kernel is not None and kernel not in kernels:
+        return f"no winner is of kernel {kernel!r}: they are of {', '.join(kernels)}"
+    return _NONE_MATCH
+
+
+def _no_trial(store: Store, kernel: str | None) -> str:
+    """Say why no trial is shown."""
+    from tuner.store.listing import TrialFilter
+
+    if not store.count_trials():
+        return "no trials: `tuner run` makes them"
+    if kernel is not None and not store.count_trials(TrialFilter(kernel=kernel)):
+        return f"no trial is of kernel {kernel!r}: leave --kernel out to see which there are"
+    return _NONE_MATCH
 
 
 def _newest(limit: int | None, *, as_json: bool) -> int | None:

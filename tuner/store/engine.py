@@ -82,6 +82,8 @@ _SERVER_MEANINGS = {
 """What all of PostgreSQL's mean; the first that fits counts, and many name a user and a database beside their point."""
 _EXPECTED = "expected a path, or postgresql://user@host/name"
 
+_NO_PORT = "the port after the host is no number from 1 to 65535: expected postgresql://user@host:5432/name"
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
@@ -117,14 +119,18 @@ def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
-    except (ArgumentError, ValueError):
+    except ArgumentError:
         raise StoreError(f"not a database: {scheme}://...: {_EXPECTED}") from None
+    except ValueError:
+        raise StoreError(f"not a database: {scheme}://...: {_NO_PORT}") from None
     if url.get_backend_name() == "sqlite":
         raise StoreError(f"not a database file: {given!r}: expected a path, or sqlite:/// and a path")
     if url.get_backend_name() != "postgresql":
         raise StoreError(f"{scheme}://...: neither SQLite nor PostgreSQL: {_EXPECTED}")
     if url.host is not None and "@" in url.host:  # the rest of a password, which no message may show
         raise StoreError(f"{scheme}://...: the host has an @: write that of a password as %40")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise StoreError(f"not a database: {scheme}://...: {_NO_PORT}")
     secrets = {name: "***" for name in url.query if "password" in name}
     label = url.update_query_dict(secrets).render_as_string(hide_password=True)
     return Database(label, None, url.set(drivername="postgresql+psycopg"), another)  # the driver of our extra

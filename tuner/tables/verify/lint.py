@@ -118,7 +118,8 @@ def _configs(subject: Subject) -> Iterator[Finding]:
     known = registry.specs()
     if table.rows and table.op not in {op for op, _ in known}:
         ops = ", ".join(sorted({op for op, _ in known})) or "none"
-        found = f"op {table.op!r}, {len(table.rows)} rows: no installed kernel serves it"
+        rows = "1 row" if len(table.rows) == 1 else f"{len(table.rows)} rows"
+        found = f"op {table.op!r}, {rows}: no installed kernel serves it"
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
