@@ -45,6 +45,11 @@ def test_every_command_and_option_is_in_the_documentation(path):
             )
 
 
+def test_the_readmes_table_names_every_command_and_no_other():
+    table = (ROOT / "README.md").read_text().split("\n## Commands\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `tuner (\w+)", table, re.MULTILINE)) == {path.split()[1] for path in COMMANDS}
+
+
 def test_options_of_tuner_itself_are_in_the_documentation():
     text = (DOCS / "cli.md").read_text()
     for parameter in cli.params:

@@ -194,11 +194,13 @@ def test_help_lists_every_command_and_loads_none():
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_help(command, capsys):
+def test_a_commands_help_begins_with_its_line_in_the_list_of_commands(command, capsys):
     with pytest.raises(SystemExit) as exited:
         cli.main([command, "--help"])
     assert exited.value.code == 0
-    assert capsys.readouterr().out.startswith(f"Usage: tuner {command}")
+    usage, first, *_ = capsys.readouterr().out.split("\n\n")
+    assert usage.startswith(f"Usage: tuner {command}")
+    assert first.strip() == cli.COMMANDS[command]
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():

@@ -28,28 +28,28 @@ from tuner.errors import TunerError, UsageError, one_line
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a full disk or a failing device raises; of a stream no file is named."""
 COMMANDS = {
-    "run": "Tune problems on this machine's GPU and keep every measurement.",
+    "run": "Tune problems on this machine's GPUs and keep every measurement.",
     "capture": "Run a program and record the matrix products that it calls.",
-    "exec": "Run a program whose libraries' autotuned kernels are served.",
-    "model": "Write the GEMMs of a Hugging Face model as a suite.",
+    "exec": "Run a program and serve tuned configs to its libraries' kernels.",
+    "model": "Write the GEMMs and norms of a Hugging Face model as a suite.",
     "moe": "Tune the fused experts of vLLM or SGLang, and write their file.",
     "show": "List winners, trials, runs, devices or problems.",
     "lookup": "Say which config a problem would get, and why.",
-    "report": "Write what a database holds as one HTML file to look at.",
-    "bench": "Time what a lookup gives beside torch and other tuners.",
-    "inspect": "Show what a compiler makes of a kernel's config.",
-    "export": "Write tuned tables that ship.",
-    "warm": "Compile what tables launch into Triton's cache.",
-    "import": "Bring tables from elsewhere; read what others tuned.",
+    "report": "Write what a database holds as one HTML page.",
+    "bench": "Time the configs that lookups give, beside torch and other tuners.",
+    "inspect": "Compile a kernel's config and show what it became.",
+    "export": "Write the current winners in files that ship.",
+    "warm": "Compile what tables and databases launch into Triton's cache.",
+    "import": "Bring tables from elsewhere, or read what others tuned.",
     "diff": "Compare two tables or databases.",
-    "retime": "Play what ships under the installed versions.",
+    "retime": "Time again what ships, under the installed versions.",
     "verify": "Say what is wrong with tables, or with a database's winners.",
-    "merge": "Unite databases: trials, runs and winners.",
+    "merge": "Bring several databases' measurements into one.",
     "db": "Upgrade, check or back up the database.",
-    "doctor": "Say what is here and what is wrong with it.",
+    "doctor": "Say what is installed and what is wrong with it.",
 }
-"""Each command's line in `tuner --help`. The module `tuner.cli.<command>` holds the click command of that name, with a
-trailing `_` where Python has the name."""
+"""Each command's line in `tuner --help`, which is also the first line of its own help. The module `tuner.cli.<command>`
+holds the click command of that name, with a trailing `_` where Python has the name."""
 
 DROPPED_AGAIN_S = 0.05
 """After how long an interrupt that Python dropped is raised again: what dropped it has ended by then."""

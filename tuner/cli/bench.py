@@ -88,10 +88,11 @@ def bench(
     db: str | None,
     as_json: bool,
 ) -> int:
-    """Time what a lookup gives beside torch's library, TorchInductor and triton.autotune.
+    """Time the configs that lookups give, beside torch and other tuners.
 
-    All play in one process, in paired rounds. Nothing is tuned and no database is written: tune first, with tuner run.
-    Ctrl-C ends it; the rows that are done are shown and written.
+    The others are torch's library, TorchInductor and triton.autotune. All are timed in one process, in paired rounds.
+    Nothing is tuned and no database is written: tune first, with tuner run. After Ctrl-C the rows that are done are
+    shown and written.
     """
     by_shape = [Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling) for shape in shapes]
     problems = _listed(suites, by_shape, curves)

@@ -30,11 +30,11 @@ from tuner.models import captured
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[str, ...]) -> int:
-    """Run COMMAND and record the matrix products that it calls; measure nothing.
+    """Run a program and record the matrix products that it calls.
 
-    Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and exit code stay as they
-    are; all Python processes that it starts are recorded. With --adopt, each kernel and key of LIB under
-    triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
+    Nothing is measured. Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and
+    exit code stay as they are; all Python processes that it starts are recorded. With --adopt, each kernel and key of
+    LIB under triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder, named = out.absolute(), tuple(dict.fromkeys(name for each in libraries for name in each))
     refusals: list[TableError] = []

@@ -26,7 +26,10 @@ _COLUMNS = ("problem", "differs", "A", "B", "worth")
 @click.argument("after", metavar="B", type=options.Place())
 @options.json_option
 def diff(before: str, after: str, as_json: bool) -> int:
-    """Compare two editions: tables, folders, packages, or databases, whose winners are compared as they would ship.
+    """Compare two tables or databases.
+
+    Folders of tables and installed packages that ship tables will do too. A database's winners are compared as they
+    would ship.
 
     Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
     """

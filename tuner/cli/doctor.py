@@ -17,7 +17,7 @@ _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.WRONG: "red"}
 @options.db_option
 @options.json_option
 def doctor(db: str | None, as_json: bool) -> int:
-    """Say what is here and what is wrong with it.
+    """Say what is installed and what is wrong with it.
 
     Looks at GPUs, driver, Python, torch, Triton, the C compiler, the database, tables and kernels. Exits 1 when
     something is wrong that stops tuning or a lookup. No GPU is not wrong: the interpreter is used.

@@ -19,9 +19,10 @@ from tuner.errors import UsageError
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, ...]) -> int:
-    """Run COMMAND, whose libraries' kernels are served by tuned configs and shipped binaries.
+    """Run a program and serve tuned configs to its libraries' kernels.
 
-    COMMAND's output, results and exit code are its own; all Python processes that it starts are served.
+    Where binaries ship for a kernel, these are launched. COMMAND's output, results and exit code are its own; all
+    Python processes that it starts are served.
     """
     if not all(name.strip() for each in libraries for name in each.split(",")):
         raise UsageError("--adopt names no package: expected one as it is imported, such as fla")

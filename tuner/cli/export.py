@@ -66,7 +66,7 @@ def export(
     db: str | None,
     as_json: bool,
 ) -> None:
-    """Write the current winners into DIR, in files that ship.
+    """Write the current winners in files that ship.
 
     What was measured under the interpreter is left out, unless --device interpreter asks for it.
     """

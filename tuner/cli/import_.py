@@ -19,14 +19,15 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write into this folder.")
 @options.json_option
 def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
-    """Bring tables from elsewhere into a folder, or read what others tuned.
+    """Bring tables from elsewhere, or read what others tuned.
 
     Tables of triton-tuner, as files, in a folder, in an archive (zip, tar) or in an installed package, are checked by
     their digests and united with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR).
 
-    Of others, block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs are read. Of them it writes
-    DIR/imported.csv, a suite of the problems for `tuner run --suite`, and DIR/imported.candidates.json, configs worth
-    trying. Others' figures are not taken: nothing of this is a trial or a winner before it was measured here.
+    Of other tools, it reads the block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs. It then
+    writes DIR/imported.csv, a suite of their problems for `tuner run --suite`, and DIR/imported.candidates.json, their
+    configs, which that run tries. Their figures are not taken: nothing is a trial or a winner until it is measured
+    here.
     """
     from tuner.files import make_folder, write_text
     from tuner.tables.importing import candidates, tables

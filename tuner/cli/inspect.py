@@ -55,9 +55,10 @@ def inspect(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compile a kernel's config and show its intermediate forms, registers, shared memory and occupancy.
+    """Compile a kernel's config and show what it became.
 
-    KERNEL is a kernel's name, or op/name. No GPU is needed. For several launches, the last one is shown.
+    Shows registers, shared memory, occupancy and, with --stage, an intermediate form. KERNEL is a kernel's name, or
+    op/name. No GPU is needed. For several launches, the last one is shown.
     """
     if diff and config is not None:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")

@@ -18,9 +18,10 @@ from tuner.errors import TableError, UsageError
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True, type=options.Place())
 @options.json_option
 def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
-    """Bring runs, trials and winners of the databases SRC into the database DEST, which is made when missing.
+    """Bring several databases' measurements into one.
 
-    Each is a path or a URL. Sources are only read. What is there already stays, so merging again changes nothing.
+    Runs, trials and winners of the databases SRC are added to the database DEST, which is made when missing. Each is a
+    path or a URL. Sources are only read. What is there already stays, so merging again changes nothing.
     Where databases hold different winners for one problem, device and environment, the newest decision on current
     evidence is kept and the others become its history.
     """

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 )
 @options.json_option
 def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_json: bool) -> None:
-    """Write the GEMMs and norms of a Hugging Face model as a suite for `tuner run`.
+    """Write the GEMMs and norms of a Hugging Face model as a suite.
 
-    transformers builds the model from its config, a file or a name in the local cache, without weights and without
-    network, and its forward says what it multiplies.
+    `tuner run --suite` tunes it. transformers builds the model from its config, a file or a name in the local cache,
+    without weights and without network, and its forward says what it multiplies.
     """
     ms = Sizes.parse(sizes)
     asked = None if dtype is None else dtypes.canonical(dtype)

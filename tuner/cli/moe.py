@@ -92,10 +92,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 @options.json_option
 def moe(**typed: Any) -> int:
-    """Tune the fused-experts kernel of the installed vLLM or SGLang, and write the file that it reads.
+    """Tune the fused experts of vLLM or SGLang, and write their file.
 
-    Each row is played against the file that ships with the package and against its default config, and what was
-    fastest is written.
+    It is their own kernel that is tuned, as it is installed. For each number of tokens the tuned config is timed beside
+    that of the package's file and the package's default config, and the fastest is written.
     """
     from tuner.moe import kernel, routing, tuning
     from tuner.moe.layer import LADDER

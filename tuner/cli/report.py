@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     "--against", type=options.Place(), metavar="DB|TABLES", help="Show what became slower than in this edition."
 )
 def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, ...], against: str | None) -> None:
-    """Write what a database holds as one HTML file to look at: winners, searches, families, failures, the card.
+    """Write what a database holds as one HTML page.
 
-    The file holds all that it shows and opens anywhere: no server, no network.
+    It shows winners, searches, families, failures, and the GPU's clock and power. The file holds all that it shows and
+    opens anywhere: no server, no network.
     """
     from tuner.report import measurements, vega
     from tuner.report.document import document

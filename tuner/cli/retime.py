@@ -64,9 +64,10 @@ def retime(
     db: str | None,
     as_json: bool,
 ) -> int:
-    """Play what ships against its default and torch's library, under the versions that are installed.
+    """Time again what ships, under the installed versions.
 
-    Says which rows hold, which lost and which fail. Exits 1 if one lost or failed.
+    Each row is timed beside its default config and torch's library. Says which rows hold, which lost and which fail.
+    Exits 1 if one lost or failed.
     """
     from tuner.bench.retime import State, rows_of
     from tuner.lookup import sources

@@ -57,12 +57,13 @@ def verify(
     device: str,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with tables, folders of tables, installed packages' tables or databases. Needs no GPU.
+    """Say what is wrong with tables, or with a database's winners.
 
+    A place is a table, a folder of tables, an installed package that ships tables, or a database. Needs no GPU.
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
 
-    With --regret it looks problems up without their own rows instead, and measures what that loses. With --invariance
-    it launches what lookups give the invariant families at several Ms.
+    With --regret it instead looks problems up without their own rows, and measures how much slower the answers are.
+    With --invariance it launches what lookups give for invariant families at several Ms, and compares their rows.
     """
     for name in kernels:
         kernel_options.find(name)
