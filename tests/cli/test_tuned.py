@@ -208,7 +208,7 @@ def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, mo
     ]
     advice = f"tuner run --kernel {folder.name}/mine.py:scale_rows --problem N=512,"
     for more in ([], ["--explain"], ["--json"]):
-        code, out, err = run(*typed, *more)
+        _, out, err = run(*typed, *more)
         assert advice in out, err
 
 
