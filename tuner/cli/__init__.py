@@ -74,8 +74,8 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except SystemExit as e:  # of a kernel's code: no command raises it, and it would end this one without a word
             raise TunerError(
-                f"the code of a kernel called sys.exit({e}), which would end this command unsaid: take the call "
-                f"out; `tuner --debug {ctx.invoked_subcommand} ...` shows where it is"
+                f"the code of a kernel called sys.exit({e}), which would end this command without a word: "
+                f"take the call out; `tuner --debug {ctx.invoked_subcommand} ...` shows where it is"
             ) from e
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -126,15 +126,15 @@ def _main(arguments: list[str]) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (TunerError, OSError) as e:
-        said = str(e)
+        message = str(e)
         if isinstance(e, OSError):
             streams.abandon(sys.stdout)
             if e.errno in _FULL and e.filename is None:
-                said = f"cannot write what is printed: {e.strerror}: send it elsewhere"
+                message = f"cannot write what is printed: {e.strerror}: send it elsewhere"
         if "--debug" in itertools.takewhile(lambda each: each.startswith("-"), arguments):  # a program has its own
             traceback.print_exc()
         else:
-            click.echo(f"tuner: {said}", err=True)
+            click.echo(f"tuner: {message}", err=True)
         sys.exit(2 if isinstance(e, UsageError) else 1)
     finally:
         # Otherwise Python collects garbage as it ends, which takes half a second with torch imported.

@@ -38,7 +38,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
         if unknown := [name for name in named if name not in RIVALS]:
             self.fail(f"{unknown[0]!r} is no rival: expected some of {','.join(RIVALS)}", param, ctx)
         if not named:
-            self.fail(f"nobody to play against: expected some of {','.join(RIVALS)}", param, ctx)
+            self.fail(f"no rival is named: expected some of {','.join(RIVALS)}", param, ctx)
         return tuple(name for name in RIVALS if name in named)
 
 
@@ -61,7 +61,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
     default="vendor",
     show_default=True,
     metavar="vendor,inductor,autotune",
-    help="Who plays beside the config that a lookup gives.",
+    help="What is timed beside the config that a lookup gives.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
 @click.option(

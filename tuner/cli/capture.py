@@ -53,11 +53,11 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     Raises:
         SuiteError: the folder cannot be read or written.
     """
-    found = captured.write_suite(folder)
-    products = sum(ms.total() for ms in found.calls.values())
-    said = [f"{quantity(len(found.calls), 'family')}, {quantity(products, 'call')}"] if products else []
+    recorded = captured.write_suite(folder)
+    products = sum(ms.total() for ms in recorded.calls.values())
+    parts = [f"{quantity(len(recorded.calls), 'family')}, {quantity(products, 'call')}"] if products else []
     if kernels := calls.load(folder)[0]:
-        said.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
+        parts.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
     binaries = compiled_files.load([folder])[0]
     places = {f"{kernel}:" for kernel in (*(call.kernel for call in kernels), *(each.kernel for each in binaries))}
     of = [
@@ -65,20 +65,22 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
         for library in libraries
         if not any(place.startswith((f"{library}.", f"{library}:")) for place in places)
     ]
-    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if places or said else ["no matrix product"]
-    does, command = ("tune", ["run"]) if said else ("ship", ["export", "DIR", "--with-kernels"])
+    nothing = ["no autotuned kernel of " + " and ".join(of)] if of else [] if places or parts else ["no matrix product"]
+    does, command = ("tune", ["run"]) if parts else ("ship", ["export", "DIR", "--with-kernels"])
     if binaries:
-        said.append(f"{quantity(len(binaries), 'binary')} of kernels without configs")
-    if not said:
+        parts.append(f"{quantity(len(binaries), 'binary')} of kernels without configs")
+    if not parts:
         click.echo(f"{out}: {nothing[0]} was recorded", err=True)
         return
-    said += [f"{each} was recorded" for each in nothing]
+    parts += [f"{each} was recorded" for each in nothing]
     typed = shlex.join(["tuner", *command, "--captured", str(out)])
-    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(said)}; to {does} them: {typed}", err=True)
+    click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(parts)}; to {does} them: {typed}", err=True)
 
 
 def _environment(folder: Path, libraries: Sequence[str], refusals: list[TableError]) -> Mapping[str, str]:
-    """The environment that makes Pythons record into a folder; as it is, and one more refusal, where none can write it.
+    """Return an environment in which Python processes record into a folder.
+
+    Where the folder cannot be written, it is this process's own, and the reason is added to `refusals`.
 
     Raises:
         TableError: something else than a folder is there.

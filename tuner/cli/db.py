@@ -54,13 +54,13 @@ def check(db: str | None, as_json: bool) -> int:
     """Check pages, references, revision and schema; exit 1 when something is wrong."""
     from tuner.store import health
 
-    found = health.check(db)
+    health_report = health.check(db)
     if as_json:
-        output.print_json({**output.by_name(found), "ok": not found.complaints})
+        output.print_json({**output.by_name(health_report), "ok": not health_report.complaints})
     else:
-        for complaint in found.complaints or ("pages, references and schema are sound",):
-            click.echo(f"{found.location}: {complaint}")
-    return 1 if found.complaints else 0
+        for complaint in health_report.complaints or ("pages, references and schema are sound",):
+            click.echo(f"{health_report.location}: {complaint}")
+    return 1 if health_report.complaints else 0
 
 
 @db.command()

@@ -38,8 +38,8 @@ def diff(before: str, after: str, as_json: bool) -> int:
     differences = compare(_load(before), _load(after))
     equal = all(difference.is_none for difference in differences)
     if as_json:
-        found = [_document(difference) for difference in differences]
-        output.print_json({"a": before, "b": after, "equal": equal, "tables": found})
+        tables = [_document(difference) for difference in differences]
+        output.print_json({"a": before, "b": after, "equal": equal, "tables": tables})
     else:
         for difference in differences:
             _print(difference)

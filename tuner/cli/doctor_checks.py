@@ -132,12 +132,12 @@ def check_triton(probed: dict[str, Any]) -> Diagnosis:
     install = f"pip install 'triton>={low[0]}.{low[1]},<{high[0]}.{high[1]}'"
     if "error" in triton:
         return Diagnosis("triton", Status.WRONG, triton["error"], install)
-    found = _release(triton["version"])
-    if not low <= found < high:
+    release = _release(triton["version"])
+    if not low <= release < high:
         supported = f"{low[0]}.{low[1]} to {high[0]}.{high[1] - 1} are supported"
         return Diagnosis("triton", Status.WRONG, f"{triton['version']}: {supported}", install)
     numpy = _installed("numpy")
-    if found < (3, 7) and _release(numpy) >= (2, 4):
+    if release < (3, 7) and _release(numpy) >= (2, 4):
         return Diagnosis(
             "triton",
             Status.NOTE,
@@ -195,8 +195,8 @@ def check_kernels(probed: dict[str, Any]) -> list[Diagnosis]:
 
 
 def _release(text: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _installed(distribution: str) -> str:
@@ -263,13 +263,13 @@ def _missing_database(path: Path) -> Diagnosis:
 def _check_contents(location: str | None) -> list[Diagnosis]:
     from tuner.store import health
 
-    found = health.check(location)
+    checked = health.check(location)
     health.try_writing(location)
-    if found.revision is None:
-        return [Diagnosis("database", Status.OK, f"{found.location} is empty: the first `tuner run` fills it")]
-    if found.complaints:
-        return [Diagnosis("database", Status.WRONG, f"{found.location}: {text}") for text in found.complaints]
-    return [Diagnosis("database", Status.OK, f"{found.location}, schema {found.revision}")]
+    if checked.revision is None:
+        return [Diagnosis("database", Status.OK, f"{checked.location} is empty: the first `tuner run` fills it")]
+    if checked.complaints:
+        return [Diagnosis("database", Status.WRONG, f"{checked.location}: {text}") for text in checked.complaints]
+    return [Diagnosis("database", Status.OK, f"{checked.location}, schema {checked.revision}")]
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from tuner.kernel import registry
 def main() -> None:
     """Print what is installed."""
     kernels = [_kernel(point) for point in registry.points()]
-    found = {"torch": _try(_torch), "triton": _try(_triton), "kernels": kernels}
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    report = {"torch": _try(_torch), "triton": _try(_triton), "kernels": kernels}
+    sys.stdout.write(f"\n{json.dumps(report)}\n")
 
 
 def _try(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

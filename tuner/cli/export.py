@@ -110,13 +110,13 @@ def export(
 
 
 def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
-    """Return the binaries that were captured; what cannot be shipped is one line each on stderr."""
+    """Return the binaries that were captured; each that cannot be shipped is a line on stderr."""
     if not captured:
         return []
     from tuner.adopt import compiled_files
 
-    found, faults = compiled_files.load(captured)
-    kept, others = compiled_files.of_this_triton(each for each in found if device in (None, each.device))
+    binaries, faults = compiled_files.load(captured)
+    kept, others = compiled_files.of_this_triton(each for each in binaries if device in (None, each.device))
     for fault in (*faults, *others):
         click.echo(f"left out: {fault}", err=True)
     return kept
@@ -163,39 +163,39 @@ def _write_for_servers(dialect: str, directory: Path, selection: Selection, db: 
     from tuner.tables import vllm
 
     with options.open_store(db) as store:
-        found = vllm.select(selection.tables, vllm.measured_in(store))
-    for row in found.skipped:
+        chosen = vllm.select(selection.tables, vllm.measured_in(store))
+    for row in chosen.skipped:
         click.echo(f"left out: {row.problem}: their kernel cannot run {row.config.label}, nor any measured", err=True)
-    if not found.files:
+    if not chosen.files:
         raise TableError(
             f"no winner can be said in the files of --format {dialect}: they are for fp8 with scaling block, layout nt"
         )
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
-        {"path": file.write(directory, dialect), "rows": len(file.rows)} for file in found.files
+        {"path": file.write(directory, dialect), "rows": len(file.rows)} for file in chosen.files
     ]
-    left_out = {**_left_out(selection), "skipped": len(found.skipped), "others": found.others}
+    left_out = {**_left_out(selection), "skipped": len(chosen.skipped), "others": chosen.others}
     if as_json:
-        output.print_json({"written": written, "replaced": len(found.replaced), "left_out": left_out})
+        output.print_json({"written": written, "replaced": len(chosen.replaced), "left_out": left_out})
         return
     for entry in written:
         click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}")
-    if found.replaced:
+    if chosen.replaced:
         their = "in the fastest config measured that their kernel can run, instead of their winner's"
-        click.echo(f"{quantity(len(found.replaced), 'row')} {their}", err=True)
-    if found.others:
-        click.echo(f"left out: {quantity(found.others, 'winner')} of other problems", err=True)
+        click.echo(f"{quantity(len(chosen.replaced), 'row')} {their}", err=True)
+    if chosen.others:
+        click.echo(f"left out: {quantity(chosen.others, 'winner')} of other problems", err=True)
     _say_left_out(selection)
 
 
 def _write_lists(directory: Path, selection: Selection, *, as_json: bool) -> None:
     from tuner.tables import autotune
 
-    found = autotune.lists(selection.tables)
+    lists = autotune.lists(selection.tables)
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": part.write(directory), "kernel": part.kernel, "device": part.device, "configs": len(part.entries)}
-        for part in found
+        for part in lists
     ]
     if as_json:
         output.print_json({"written": written, "left_out": _left_out(selection)})
@@ -210,14 +210,14 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
 
     sized = [table for table in selection.tables if not dispatcher.is_keyed(table)]
     keyed = {table.op: len(table.rows) for table in selection.tables if table not in sized}
-    found = [dispatcher.dispatcher(table) for table in sized or selection.tables]
-    refused = [reason for each in found for reason in each.refused]
-    if not any(each.rows for each in found):
+    modules = [dispatcher.dispatcher(table) for table in sized or selection.tables]
+    refused = [reason for each in modules for reason in each.refused]
+    if not any(each.rows for each in modules):
         raise TableError(f"a lookup would use no row: {refused[0]}; tune again with `tuner run`")
     files.make_folder(directory)
     written: list[dict[str, Any]] = [
         {"path": each.write(directory), "rows": each.rows, "ranges": each.ranges, "refused": each.refused}
-        for each in found
+        for each in modules
         if each.rows
     ]
     if as_json:

@@ -45,21 +45,22 @@ def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
     if ours:
         _bring(ours, out, as_json=as_json)
         return
-    found = [imported.read(path) for path in paths]
-    for one in found:
+    read_files = [imported.read(path) for path in paths]
+    for one in read_files:
         for reason, rows in one.left_out.items():
             click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)
-    problems = {problem for one in found for problem in one.problems}
+    problems = {problem for one in read_files for problem in one.problems}
     if not problems:
         raise TableError("nothing to import: no row of these files is a problem that can be tuned here")
     make_folder(out)
-    suite = write_text(out / SUITE, imported.suite(found), error=TableError)
-    every = [candidate for one in found for candidate in one.candidates]
+    suite = write_text(out / SUITE, imported.suite(read_files), error=TableError)
+    every = [candidate for one in read_files for candidate in one.candidates]
     listed = write_text(out / CANDIDATES, candidates.dumps(every), error=TableError) if every else None
     if as_json:
         configs = {"path": listed, "rows": len(set(every))} if listed else None
         read = [
-            {**output.by_name(one), "problems": len(one.problems), "candidates": len(one.candidates)} for one in found
+            {**output.by_name(one), "problems": len(one.problems), "candidates": len(one.candidates)}
+            for one in read_files
         ]
         output.print_json({"suite": {"path": suite, "problems": len(problems)}, "candidates": configs, "files": read})
         return

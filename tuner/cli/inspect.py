@@ -76,8 +76,10 @@ def inspect(
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)
-    made = {config: compile_binary(problem, config, device) for config in dict.fromkeys(one.config for one in chosen)}
-    binaries = [made[one.config] for one in chosen]
+    compiled = {
+        config: compile_binary(problem, config, device) for config in dict.fromkeys(one.config for one in chosen)
+    }
+    binaries = [compiled[one.config] for one in chosen]
     files = [_save(binary, out, stage) if out else [] for binary in binaries]
     changes = _difference(binaries, stage) if diff and stage else ""
     if as_json:

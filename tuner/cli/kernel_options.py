@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NOTICE_S = 10.0
 LIMIT_S = 60.0
-"""As long as a worker may take: `tuner.sweep.child.IMPORT_LIMIT_S`."""
+"""The same as for a worker: `tuner.sweep.child.IMPORT_LIMIT_S`."""
 
 kernel_option = click.option(
     "--kernel",
@@ -55,8 +55,8 @@ def find(name: str) -> KernelSpec:
     """Return the kernel of a reference "module:name", or one of the installed kernels of an op."""
     if ":" in name:
         with limited_import(name):
-            found = reference.load(name)
-        spec = registry.spec_in(found)
+            loaded = reference.load(name)
+        spec = registry.spec_in(loaded)
         if spec is None:  # decorated by a call: the reference then names the plain function
             named = [each for each in registry.specs().values() if each.origin == name]
             spec = named[0] if len(named) == 1 else None
@@ -85,15 +85,15 @@ def limited_import(name: str) -> Iterator[None]:
         return
     for heavy in ("torch", "triton"):  # from a cold disk these take long without hanging
         importlib.import_module(heavy)
-    told = False
+    noticed = False
 
     def ring(_number: int, _frame: object) -> None:
-        nonlocal told
-        if told:
+        nonlocal noticed
+        if noticed:
             raise KernelError(
                 f"the import of {name} did not end within {LIMIT_S:g} s: put what it waits for into a function"
             )
-        told = True
+        noticed = True
         click.echo(f"{name} is still being imported; it is given up after {LIMIT_S:g} s", err=True)
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -106,18 +106,18 @@ def limited_import(name: str) -> Iterator[None]:
 
 
 def find_captured(folders: Sequence[Path]) -> Folders:
-    """Return the adopted kernels that folders hold calls of; what cannot be replayed is one line each on stderr."""
+    """Return the adopted kernels that folders hold calls of; each that cannot be replayed is a line on stderr."""
     from tuner.adopt import replay  # torch, Triton and the libraries themselves
 
     with limited_import(f"what was captured in {' and '.join(map(str, folders))}"):
-        found = replay.open_folders(folders)
-    for fault in found.faults:
+        replayed = replay.open_folders(folders)
+    for fault in replayed.faults:
         click.echo(f"left out: {fault}", err=True)
-    return found
+    return replayed
 
 
 def problem_of(spec: KernelSpec, text: str, *, dtype: str | None) -> Problem:
-    """Return a problem of a kernel that was typed: see `problems_of`."""
+    """Return the problem that a text names; see `problems_of`."""
     read = spec.read or functools.partial(problem_text.read, spec.op)
     return read(_with_dtype(generic_key.cells(text), dtype))
 

@@ -49,11 +49,11 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     built = configs.build(config, precision.dtype)
     from tuner.models import families  # after the config was read, because torch takes seconds
 
-    found = families.find(built, precision, tp=tp)
-    listed = families.lines(found, ms)
+    gemms = families.find(built, precision, tp=tp)
+    listed = families.lines(gemms, ms)
     text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")
     write_text(out, text, error=ModelError)
-    commands = families.moe_commands(found, experts.typed(name, asked))
+    commands = families.moe_commands(gemms, experts.typed(name, asked))
     if as_json:
         every = [
             {"m": line.ms, **line.product._asdict(), "top_k": line.top_k, "eps": line.eps}
@@ -62,12 +62,12 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
         ]
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
         document = {"suite": out, "model": type(built).__name__, "families": lines, "commands": commands}
-        output.print_json({**document, "left_out": found.left_out, "whole": found.whole, "remark": precision.remark})
+        output.print_json({**document, "left_out": gemms.left_out, "whole": gemms.whole, "remark": precision.remark})
         return
-    _say(found, precision.remark, commands)
+    _say(gemms, precision.remark, commands)
     _print(listed)
     command = shlex.join(["tuner", "run", "--suite", str(out)])
-    families_said = quantity(len(found.all), "family")
+    families_said = quantity(len(gemms.all), "family")
     click.echo(f"{out}: {families_said} of {type(built).__name__}; to tune them: {command}")
 
 
@@ -81,11 +81,11 @@ def _print(lines: Sequence[Line]) -> None:
     output.print_table(["m", *(_SHOWN[at] for at in used)], rows, empty="")
 
 
-def _say(found: ModelGemms, remark: str | None, commands: Sequence[str]) -> None:
+def _say(gemms: ModelGemms, remark: str | None, commands: Sequence[str]) -> None:
     """Say on stderr what is not in the suite, or not as people may expect it."""
-    said = [remark] if remark else []
-    said += [f"left out, {quantity(count, 'call')} a step: {reason}" for reason, count in found.left_out.items()]
-    said += [f"whole on each GPU by the model's own plan: {', '.join(found.whole)}"] if found.whole else []
-    said += [f"experts, for vLLM's fused kernel: {command}" for command in commands]
-    for line in said:
+    remarks = [remark] if remark else []
+    remarks += [f"left out, {quantity(count, 'call')} a step: {reason}" for reason, count in gemms.left_out.items()]
+    remarks += [f"whole on each GPU by the model's own plan: {', '.join(gemms.whole)}"] if gemms.whole else []
+    remarks += [f"experts, for vLLM's fused kernel: {command}" for command in commands]
+    for line in remarks:
         click.echo(line, err=True)

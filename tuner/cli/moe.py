@@ -86,7 +86,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End tuning after about this long."
 )
-@click.option("--play-only", is_flag=True, help="Tune nothing: play what the package has against its default.")
+@click.option("--play-only", is_flag=True, help="Tune nothing: time the package's file beside its default config.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter.")
 @options.db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
@@ -172,7 +172,7 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
 
 
 def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
-    """Write the package's file or files, and beside each what it is made of; returns their paths."""
+    """Write the package's file or files, each with its evidence beside it; return their paths."""
     from tuner.errors import TableError
     from tuner.moe import config_file
 
@@ -202,7 +202,7 @@ def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> 
 
 
 def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the rows of other Ms of the file that is there, and their evidence, where it is of the same; say so."""
+    """Return the rows that the old file has for other Ms, with their evidence, if measured alike; say which."""
     from tuner.files import parse_json
     from tuner.moe import config_file
 

@@ -37,8 +37,8 @@ def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
 class Place(click.Path):
     """The name of a file, a folder or a database.
 
-    An empty one is refused, which pathlib takes for the current folder, and a database's name for the user's own: a
-    script that types "$UNSET" means neither. Whether it can be read is for the command to say.
+    An empty name is refused: pathlib would take it for the current folder, and `--db` for the user's own database, but
+    a script that types "$UNSET" means neither. Whether the place can be read is for the command to say.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -58,11 +58,11 @@ class Libraries(click.ParamType[tuple[str, ...]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the names."""
-        found = tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value)
-        for each in found:
-            if not all(part.isidentifier() for part in each.split(".")):
-                self.fail(f"{each!r} is no name of a package: expected one as it is imported, such as fla", param, ctx)
-        return found
+        names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
+        for name in names:
+            if not all(part.isidentifier() for part in name.split(".")):
+                self.fail(f"{name!r} is no name of a package: expected one as it is imported, such as fla", param, ctx)
+        return names
 
 
 class Duration(click.ParamType[float]):
@@ -126,7 +126,7 @@ scaling_option = click.option(
     type=click.Choice(SCALINGS),
     default="none",
     show_default=True,
-    help="Of fp8 and int8: a scale an operand, a row of A and column of B, or a block of 128.",
+    help="Scales of fp8 and int8: one for each operand, for each row of A and column of B, or for each block of 128.",
 )
 
 
@@ -136,13 +136,13 @@ invariant_option = click.option(
 
 
 def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str], advice: str) -> None:
-    """Refuse what was typed for problems by shape, such as `--dtype`, where there is no `--shape`.
+    """Refuse options for problems by shape, such as `--dtype`, where there is no `--shape`.
 
     Args:
-        ctx: the command's.
+        ctx: the command's context, which tells typed options from defaults.
         shapes: what `--shape` names.
-        names: the options.
-        advice: what to do about it.
+        names: the options to refuse.
+        advice: what the message says to do.
     """
     typed = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if typed and not shapes:
@@ -155,10 +155,10 @@ def open_store(db: str | None, device: str | None = None) -> Store:
 
     store = Store.open(db, read_only=True)
     if device is not None:
-        known = [row.device.slug for row in store.devices()]
-        if device not in known:
+        slugs = [row.device.slug for row in store.devices()]
+        if device not in slugs:
             store.close()
-            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(known) or 'none'}")
+            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(slugs) or 'none'}")
     return store
 
 
@@ -197,10 +197,10 @@ def gpu_of(name: str, who: str) -> int | None:
 
     Args:
         name: what was typed.
-        who: what plays there, in words.
+        who: what runs there, in words.
     """
     if "," in name:
-        raise UsageError(f"--device {name}: {who} plays on one GPU, for instance --device cuda:0")
+        raise UsageError(f"--device {name}: {who} runs on one GPU, for instance --device cuda:0")
     return gpus_of(name)[0]
 
 
@@ -208,8 +208,8 @@ def _gpu_count() -> tuple[int, bool]:
     """Return how many GPUs there are, and whether Triton's interpreter hides them."""
     from tuner.sweep.nvml import gpu_count
 
-    if (known := gpu_count()) is not None:
-        return known, False
+    if (count := gpu_count()) is not None:
+        return count, False
     import torch
     from triton import knobs
 
@@ -217,7 +217,7 @@ def _gpu_count() -> tuple[int, bool]:
 
 
 def warn_of_large(problems: Sequence[Problem], launches: int) -> None:
-    """Say on stderr which problems would take the interpreter long, and about how long.
+    """Warn on stderr of problems that take the interpreter long, and say about how long.
 
     Args:
         problems: all problems.

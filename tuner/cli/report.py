@@ -41,9 +41,9 @@ def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, 
     vega.require("a report")
     _check_out(out, db, against)
     with options.open_store(db, device) as store:
-        found = measurements.read(store, device=device, suites=suites)
-    compared = None if against is None else regressions(found, _edition(against), Path(against).name)
-    files.write_text(out, page(document(found, against=compared)))
+        measured = measurements.read(store, device=device, suites=suites)
+    compared = None if against is None else regressions(measured, _edition(against), Path(against).name)
+    files.write_text(out, page(document(measured, against=compared)))
     if compared and compared["nothing"]:
         output.warn(f"nothing can be compared with {against}: {compared['nothing']}")
     click.echo(f"wrote {out}", err=True)
@@ -75,7 +75,7 @@ def _same(one: str, other: str) -> bool:
 def _edition(against: str) -> list[Table]:
     from tuner.tables import diff
 
-    found = diff.load(against, output.warn)
-    if not found:
+    tables = diff.load(against, output.warn)
+    if not tables:
         raise TableError(f"{against} holds no winner to compare with: name a database or tables that do")
-    return found
+    return tables

@@ -39,18 +39,18 @@ class Share(click.ParamType[float]):
 
 @click.command()
 @click.argument("place", metavar="TABLE|DIR|DB|PACKAGE", type=options.Place())
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Play this many rows, always the same ones.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Time this many rows, always the same ones.")
 @click.option(
     "--fail-above",
     type=Share(),
     default="5%",
     show_default=True,
     metavar="SHARE",
-    help="A row is lost if it is slower than it says by more than this, beside its default and torch's library.",
+    help="A row has lost if it takes more than this longer than it says, relative to its default and torch's library.",
 )
 @click.option("--race", is_flag=True, help="Search again for the rows that lost or failed; needs --db.")
 @kernel_options.kernel_option
-@options.device_option("Where to play.")
+@options.device_option("Where to time them.")
 @click.option("--db", metavar="PATH|URL", help="Keep what was measured there, as winners of the installed versions.")
 @options.json_option
 def retime(
@@ -85,8 +85,8 @@ def retime(
         rows = rows_of(source, runner.device, sample)
         if not rows:
             others = [slug for slug in source.slugs() if slug != runner.device.slug]
-            known = f"it has rows for {', '.join(others)}" if others else "it has none at all"
-            raise TableError(f"{place} has no row for {runner.device.slug}: {known}")
+            instead = f"it has rows for {', '.join(others)}" if others else "it has none at all"
+            raise TableError(f"{place} has no row for {runner.device.slug}: {instead}")
         played = _play(rows, runner, fail_above)
         wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
         if db is not None:
@@ -104,8 +104,8 @@ def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[
     played: list[Retimed] = []
     for one in play(rows, runner, fail_above):
         played.append(one)
-        said = ", ".join(filter(None, (one.state.value, one.reason or _change(one.loss))))
-        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {said}", err=True)
+        result = ", ".join(filter(None, (one.state.value, one.reason or _change(one.loss))))
+        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {result}", err=True)
     places = {row.problem: place for place, row in enumerate(rows)}
     return sorted(played, key=lambda one: places[one.row.problem])
 
@@ -140,8 +140,8 @@ def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None
     with Store.open(db) as store:
         report = sweep(store, problems, gpus, plan, argv=sys.argv)
     for ended in report.problems:
-        found = f"{ended.winner.config}, {ended.winner.median_us:.2f} us" if ended.winner else ended.reason
-        click.echo(f"{ended.problem}: {found}", err=True)
+        outcome = f"{ended.winner.config}, {ended.winner.median_us:.2f} us" if ended.winner else ended.reason
+        click.echo(f"{ended.problem}: {outcome}", err=True)
 
 
 def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, *, fail_above: float, as_json: bool) -> None:
@@ -155,12 +155,12 @@ def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, *, fail
         click.echo("the row holds" if len(played) == 1 else f"all {len(played)} rows hold")
         return
     output.print_table(_COLUMNS, [_cells(one) for one in played if one.state.value != "holds"], empty="")
-    said = {state: "hold" if state == "holds" and count > 1 else state for state, count in counts.items()}
-    click.echo(", ".join(f"{count} {said[state]}" for state, count in sorted(counts.items())))
+    verbs = {state: "hold" if state == "holds" and count > 1 else state for state, count in counts.items()}
+    click.echo(", ".join(f"{count} {verbs[state]}" for state, count in sorted(counts.items())))
 
 
 def _change(loss: float | None) -> str:
-    """A loss in words: "3.4% slower"."""
+    """Return a loss in words, such as "3.4% slower"."""
     if loss is None:
         return ""
     share = f"{abs(loss):.1%}"

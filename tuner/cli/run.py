@@ -69,14 +69,14 @@ if TYPE_CHECKING:
     type=click.Choice(["race", "exhaustive", "random"]),
     default="race",
     show_default=True,
-    help="Which configs: the likely ones, all, or a sample.",
+    help="Which configs are tried: the likely ones, all, or a random sample.",
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option("--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End after about this long.")
 @click.option(
     "--shard", type=ShardOption(), metavar="I/N", help="The I-th of N parts of the problems, of about equal cost."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random choices.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seeds random choices.")
 @device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
 @click.option("--mixed", is_flag=True, help="With --ray: nodes may have several versions; each is tuned for.")

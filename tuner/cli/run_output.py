@@ -118,11 +118,11 @@ def problem_line(report: ProblemReport) -> str:
 def family_line(family: Family) -> str:
     """One ladder's end in one line."""
     estimated = sum(each.evidence == ESTIMATED for each in family.ranges)
-    found = quantity(len(family.ranges), "range") + (f", {estimated} of them estimated" if estimated else "")
+    ranges = quantity(len(family.ranges), "range") + (f", {estimated} of them estimated" if estimated else "")
     if (check := family.check) is None:
-        return f"{family}: {found}"
+        return f"{family}: {ranges}"
     lost = f"{check.geomean - 1:.1%} in the mean, {check.worst - 1:.1%} at most"
-    return f"{family}: {found}; at {quantity(check.played, 'random M')} they lost {lost}"
+    return f"{family}: {ranges}; at {quantity(check.played, 'random M')} they lost {lost}"
 
 
 def closing_table(report: Report) -> None:

@@ -53,22 +53,22 @@ def winners(
     wanted, key = _problems_of(shape)
     with options.open_store(db, device) as store:
         decided = store.families(device_slug=device)
-        found = [
+        listed = [
             winner
             for winner in store.winners(device_slug=device)
             if wanted in (None, winner.problem.shape)
             and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
         ][:limit]
-        empty = "" if found else _no_winner(store, kernel)
-    slugs = {one.device.slug for one in found}
+        empty = "" if listed else _no_winner(store, kernel)
+    slugs = {one.device.slug for one in listed}
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
-    ranges = [served[one.device.slug].get(one.problem) for one in found]
+    ranges = [served[one.device.slug].get(one.problem) for one in listed]
     if as_json:
         print_json(
             [
                 winner_document(one) | {"range": held and held[1], "batches": held and held[0].batches}
-                for one, held in zip(found, ranges, strict=True)
+                for one, held in zip(listed, ranges, strict=True)
             ]
         )
         return
@@ -78,7 +78,7 @@ def winners(
             *(one.device.slug, str(one.problem), *(_range(held) for _ in column)),
             *(one.config.label, *figures(one), one.environment.triton),
         )
-        for one, held in zip(found, ranges, strict=True)
+        for one, held in zip(listed, ranges, strict=True)
     ]
     print_table(("device", "problem", *column, "config", *FIGURES, "triton"), rows, empty=empty)
 
@@ -107,15 +107,15 @@ def trials(
     wanted, key = _problems_of(shape)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
     with options.open_store(db, device) as store:
-        found = store.trials(asked, limit=_newest(limit, as_json=as_json))
+        listed = store.trials(asked, limit=_newest(limit, as_json=as_json))
         count = store.count_trials(asked)
         empty = "" if count else _no_trial(store, kernel)
     if as_json:
-        print_json([_trial_document(row) for row in found])
+        print_json([_trial_document(row) for row in listed])
         return
     columns = ("device", "problem", "config", "state", "us", "registers", "spills", "shared", "measured", "message")
-    print_table(columns, map(_trial_cells, found), empty=empty)
-    _say_hidden(len(found), count)
+    print_table(columns, map(_trial_cells, listed), empty=empty)
+    _say_hidden(len(listed), count)
 
 
 @show.command()
@@ -126,21 +126,21 @@ def trials(
 def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
     """Every `tuner run`, the newest first."""
     with options.open_store(db, device) as store:
-        found = store.runs(device_slug=device, limit=_newest(limit, as_json=as_json))
+        listed = store.runs(device_slug=device, limit=_newest(limit, as_json=as_json))
         count = sum(row.runs for row in store.devices() if device in (None, row.device.slug))
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
     rows = [
         (
             *(one.uuid, one.device, one.status, str(one.trials), one.started_at, one.ended_at or "", one.host),
             *(one.environment.triton, one.tool_version),
         )
-        for one in found
+        for one in listed
     ]
     columns = ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner")
     print_table(columns, rows, empty="no runs: `tuner run` makes one")
-    _say_hidden(len(found), count)
+    _say_hidden(len(listed), count)
 
 
 @show.command()
@@ -149,16 +149,16 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
 def devices(*, db: str | None, as_json: bool) -> None:
     """Every GPU model that was tuned."""
     with options.open_store(db) as store:
-        found = store.devices()
+        listed = store.devices()
     if as_json:
-        print_json([by_name(row.device) | by_name(row, "device") for row in found])
+        print_json([by_name(row.device) | by_name(row, "device") for row in listed])
         return
     rows = [
         (
             *(one.device.slug, one.device.name, ", ".join(one.aliases), one.device.arch),
             *(str(one.runs), str(one.trials), str(one.winners)),
         )
-        for one in found
+        for one in listed
     ]
     columns = ("device", "name", "also called", "arch", "runs", "trials", "winners")
     print_table(columns, rows, empty="no devices: `tuner run` adds the one it runs on")
@@ -174,13 +174,13 @@ def problems(*, db: str | None, device: str | None, shape: str | None, limit: in
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
     wanted, key = _problems_of(shape)
     with options.open_store(db, device) as store:
-        found = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
-        empty = _NONE_MATCH if not found and store.problems(limit=1) else "no problems: `tuner run` tries some"
+        listed = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
+        empty = _NONE_MATCH if not listed and store.problems(limit=1) else "no problems: `tuner run` tries some"
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
     counts = ("trials", "complete", "winners")
-    rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in found]
+    rows = [(str(row.problem), *(str(getattr(row, name)) for name in counts)) for row in listed]
     print_table(("problem", *counts), rows, empty=empty)
 
 
@@ -238,15 +238,15 @@ def _trial_cells(row: TrialRow) -> tuple[str, ...]:
     )
 
 
-def _problems_of(given: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
+def _problems_of(filter_text: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
     """Return the shape, or the values of a key, that `--shape` or `--problem` asks for."""
-    if given is None:
+    if filter_text is None:
         return None, ()
-    if "=" in given:
-        return None, text.key_values(given)
-    if "x" not in given.lower():
-        raise UsageError(f"{given!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
-    return parse_shape(given), ()
+    if "=" in filter_text:
+        return None, text.key_values(filter_text)
+    if "x" not in filter_text.lower():
+        raise UsageError(f"{filter_text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
+    return parse_shape(filter_text), ()
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:

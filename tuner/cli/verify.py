@@ -76,7 +76,9 @@ def verify(
     if launches and strict:
         raise UsageError("--strict is for warnings, of which --regret and --invariance have none: leave it out")
     if suite is not None and ctx.get_parameter_source("sample") is ParameterSource.COMMANDLINE:
-        raise UsageError("--sample is for --regret without --suite, all of whose problems are held out: type one")
+        raise UsageError(
+            "--sample is for --regret without --suite, whose problems are all held out: leave one of them out"
+        )
     if regret:
         ctx.exit(0 if _measure(places[0], suite, sample, device, as_json=as_json) else 1)
     for name in ("suite", "sample", *(() if launches else ("device",))):
@@ -93,24 +95,24 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
     from tuner.tables.verify.inspection import inspect
 
     inspections = [inspect(place) for place in places]
-    levels = {finding.level for found in inspections for finding in found.findings}
+    levels = {finding.level for inspection in inspections for finding in inspection.findings}
     ok = not levels & ({Level.ERROR, Level.WARNING} if strict else {Level.ERROR})
     if as_json:
-        listed = [{**output.by_name(found), "counts": _counts(found.findings)} for found in inspections]
+        listed = [{**output.by_name(inspection), "counts": _counts(inspection.findings)} for inspection in inspections]
         output.print_json({"ok": ok, "places": listed})
     else:
-        for found in inspections:
-            _print(found)
+        for inspection in inspections:
+            _print(inspection)
     return ok
 
 
-def _print(found: Inspection) -> None:
-    size = f"{output.quantity(found.tables, 'table')}, {output.quantity(found.rows, 'row')}"
-    click.echo(f"{found.place}: {size}: {_summary(found)}")
-    several = len({finding.place for finding in found.findings} - {found.place}) > 1
-    if found.findings:
+def _print(inspection: Inspection) -> None:
+    size = f"{output.quantity(inspection.tables, 'table')}, {output.quantity(inspection.rows, 'row')}"
+    click.echo(f"{inspection.place}: {size}: {_summary(inspection)}")
+    several = len({finding.place for finding in inspection.findings} - {inspection.place}) > 1
+    if inspection.findings:
         columns = (*_COLUMNS[:2], "table", *_COLUMNS[2:]) if several else _COLUMNS
-        output.print_table(columns, [_cells(finding, several=several) for finding in found.findings], empty="")
+        output.print_table(columns, [_cells(finding, several=several) for finding in inspection.findings], empty="")
 
 
 def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
@@ -124,8 +126,8 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _summary(found: Inspection) -> str:
-    counts = _counts(found.findings)
+def _summary(inspection: Inspection) -> str:
+    counts = _counts(inspection.findings)
     return ", ".join(output.quantity(number, str(level)) for level, number in counts.items() if number) or "clean"
 
 
@@ -137,7 +139,7 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json: bool) -> bool:
-    """Hold out problems, measure the configs that lookups return for them, and print each rule's figures.
+    """Hold problems out, measure the configs that lookups give for them, and print figures for each rule.
 
     Returns:
         Whether every problem could be measured.
@@ -171,7 +173,7 @@ def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json
 
 
 def _compare(place: str, device: str, *, as_json: bool) -> bool:
-    """Play the invariant families of a place and print what differed; returns whether nothing did.
+    """Launch the invariant families of a place, print what differed, and return whether nothing did.
 
     Raises:
         UsageError: there is no such family.
@@ -183,11 +185,11 @@ def _compare(place: str, device: str, *, as_json: bool) -> bool:
 
     source = sources.named(place)
     with PairedRunner(options.gpu_of(device, "verify")) as bench:
-        found = invariance.families(source, bench.device)
-        if not found:
+        families = invariance.families(source, bench.device)
+        if not families:
             slug = bench.device.slug
             raise UsageError(f"{place} has no invariant problem for {slug}: tune some, `tuner run --invariant`")
-        played = [invariance.play(problem, configs, bench) for problem, configs in found]
+        played = [invariance.play(problem, configs, bench) for problem, configs in families]
         environment = bench.environment
     if as_json:
         rows = [{**output.by_name(one), "configs": {m: str(each) for m, each in one.configs.items()}} for one in played]

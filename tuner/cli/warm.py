@@ -58,7 +58,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     begun = time.monotonic()
     with CompilePool(device, workers=jobs) as pool:
         failed = _compile(pool, list(served(rows, device, ranges)))
-    found = {
+    summary = {
         "device": device.slug,
         "rows": len(rows),
         "kernels": pool.compiled - len(failed),
@@ -67,7 +67,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
         "failed": failed,
         "left_out": left_out,
     }
-    _report(found, as_json=as_json)
+    _report(summary, as_json=as_json)
     return 1 if failed else 0
 
 
@@ -91,8 +91,8 @@ def _rows(
     if not rows:
         where = ", ".join(source.name for source in asked) or "any source"
         if left_out:
-            said = "all stale" if all(reason.startswith("stale: ") for reason in left_out) else "none can be used"
-            whose = f"{where}: {quantity(len(held), 'row')} of {device.slug}, {said}"
+            state = "all stale" if all(reason.startswith("stale: ") for reason in left_out) else "none can be used"
+            whose = f"{where}: {quantity(len(held), 'row')} of {device.slug}, {state}"
             raise TableError(f"{whose}: {_reasons(left_out).removeprefix('stale: ')}: tune again with `tuner run`")
         raise TableError(f"no row of {device.slug} in {where}: name a table of it, or tune on it with `tuner run`")
     ranges = [each for winners in by_source for tuned in winners.families.values() for each in tuned.by_row()]
@@ -129,13 +129,15 @@ def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict
     return {f"{problem}: {config}": message for (problem, config), message in failed.items()}
 
 
-def _report(found: dict[str, Any], *, as_json: bool) -> None:
+def _report(summary: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        output.print_json(found)
+        output.print_json(summary)
         return
-    made = f"{quantity(found['kernels'], 'kernel')} of {quantity(found['rows'], 'row')}"
-    click.echo(f"{found['device']}: {made} in {found['cache']}, {found['seconds']} s")
-    if found["left_out"]:
-        click.echo(f"left out {quantity(found['left_out'].total(), 'row')}: {_reasons(found['left_out'])}", err=True)
-    for what, message in found["failed"].items():
+    compiled = f"{quantity(summary['kernels'], 'kernel')} of {quantity(summary['rows'], 'row')}"
+    click.echo(f"{summary['device']}: {compiled} in {summary['cache']}, {summary['seconds']} s")
+    if summary["left_out"]:
+        click.echo(
+            f"left out {quantity(summary['left_out'].total(), 'row')}: {_reasons(summary['left_out'])}", err=True
+        )
+    for what, message in summary["failed"].items():
         click.echo(f"did not compile: {what}: {message}", err=True)
