@@ -21,8 +21,8 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 def share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
     """Whether two tensors certainly share bytes.
 
-    Slices of one matrix are compared exactly. Other interleaved views count only if they start at the same address, as
-    in torch.
+    Slices of one matrix are compared exactly, and so is a tensor without gaps with any other whose strides nest. Other
+    interleaved views count only if they start at the same address, as in torch.
     """
     if (
         out.numel() == 0
@@ -35,7 +35,9 @@ def share_memory(out: torch.Tensor, operand: torch.Tensor) -> bool:
     (first, first_dense), (second, second_dense) = _extent(out), _extent(operand)
     if first.start >= second.stop or second.start >= first.stop:
         return False
-    return (first_dense and second_dense) or _cross(out, operand)
+    if first_dense or second_dense:
+        return _has_element_in(operand, first) if first_dense else _has_element_in(out, second)
+    return _cross(_as_matrix(out), _as_matrix(operand))
 
 
 def first_shared(tensors: Sequence[torch.Tensor]) -> tuple[int, int] | None:
@@ -55,7 +57,30 @@ def _extent(tensor: torch.Tensor) -> tuple[range, bool]:
     """The range of a tensor's addresses, and whether every address in it belongs to the tensor."""
     elements = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     size = tensor.element_size()
-    return range(tensor.data_ptr(), tensor.data_ptr() + elements * size), elements == tensor.numel()
+    is_dense = elements == tensor.numel() and not overlaps_itself(tensor)
+    return range(tensor.data_ptr(), tensor.data_ptr() + elements * size), is_dense
+
+
+def _has_element_in(tensor: torch.Tensor, addresses: range) -> bool:
+    """Whether an element of a tensor lies in a range of addresses; exact where each stride steps over the smaller."""
+    size = tensor.element_size()
+    left = (addresses.stop - 1 - tensor.data_ptr()) // size
+    if left < 0:
+        return False
+    offset = 0  # of the last element that begins before the range's end
+    for stride, count in sorted(zip(tensor.stride(), tensor.shape, strict=True), reverse=True):
+        if stride:
+            steps = min((left - offset) // stride, count - 1)
+            offset += steps * stride
+    return bool(tensor.data_ptr() + (offset + 1) * size > addresses.start)
+
+
+def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its leading dimensions as one, where a view can have them so."""
+    try:
+        return tensor if tensor.dim() < 3 else tensor.view(-1, tensor.shape[-1])
+    except RuntimeError:
+        return tensor
 
 
 def _cross(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -274,7 +275,7 @@ def scales_of(
     if kind == "block":
         if name == "int8":
             raise InputError("scales of blocks are for fp8, a is int8: expected scales of rows, [M, 1] and [1, N]")
-        return kind, scale_a.reshape(-1, scale_a.shape[-1]), scale_b
+        return kind, scale_a.reshape(math.prod(a.shape[:-1]), scale_a.shape[-1]), scale_b
     scale_a, scale_b = scale_a.reshape(-1), scale_b.reshape(-1)
     for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale.numel() > 1 and scale.stride(0) != 1:
@@ -336,14 +337,19 @@ def check_out(
     """
     first = operands[0]
     assert first is not None
-    if out.shape != shape:
-        raise InputError(f"out has shape {shown(out)}: expected {list(shape)}")
+    check_out_shape(out, shape)
     if out.device != first.device:
         devices = f"out is on {out.device} and {name} on {first.device}"
         raise InputError(f"{devices}: expected one device; use torch.empty_like")
     check_written(out)
     if any(operand is not None and share_memory(out, operand) for operand in operands):
         raise InputError("out shares memory with an operand: expected memory of its own; leave out= away")
+
+
+def check_out_shape(out: torch.Tensor, shape: Sequence[int]) -> None:
+    """Check the shape of `out`."""
+    if out.shape != tuple(shape):
+        raise InputError(f"out has shape {shown(out)}: expected {list(shape)}")
 
 
 def check_written(out: torch.Tensor) -> None:

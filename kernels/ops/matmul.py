@@ -93,7 +93,7 @@ def matmul(
     """
     if precision is not None and precision == "default":
         precision = None
-    plain = activation is None and out_dtype is None and precision is None and fast_accum is None and not invariant
+    plain = activation is None and out_dtype is None and precision is None and fast_accum is None and invariant is False
     options = _PLAIN if plain else (activation, out_dtype, precision, fast_accum, invariant)
     if backend is not None and backend != "triton":
         return _call_by_backend(CallTensors(out, a, b, bias, scale_a, scale_b), options, backend)

@@ -81,7 +81,11 @@ def _shaped(  # noqa: PLR0917
     scale_b: torch.Tensor | None,
     activation: str,
     out_dtype: torch.dtype | None,
-    *_: Any,
+    precision: str | None,
+    fast_accum: bool | None,
+    invariant: bool = False,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The result's shape and dtype, as a tensor without values; the operands have none either."""
     arguments.check_together(a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b)
@@ -89,13 +93,17 @@ def _shaped(  # noqa: PLR0917
     arguments.check_dtypes(a, b)
     if bias is not None:
         arguments.check_bias(bias, a, b)
-    dtype = arguments.out_dtype_of(a, None, out_dtype, arguments.scales_of(a, b, scale_a, scale_b)[0])
+    scaling = arguments.scales_of(a, b, scale_a, scale_b)[0]
+    dtype = arguments.out_dtype_of(a, out, out_dtype, scaling)
+    arguments.fast_accum_of(a, fast_accum, scaling)
+    arguments.check_invariant(arguments.precision_of(a, precision), invariant)
     arguments.check_epilogue(dtype, bias, activation)
     return a.new_empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
 
 
-def _shaped_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, *_: Any) -> None:
-    arguments.check_together(a=a, b=b, out=out, bias=bias)
+def _shaped_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *rest: Any) -> None:
+    arguments.check_together(a=a, b=b, out=out)
+    arguments.check_out_shape(out, _shaped(a, b, *rest, out=out).shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001

@@ -93,6 +93,7 @@ def test_torchs_library_serves_no_invariant_call(backend):
     ("options", "said"),
     [
         ({"invariant": "yes"}, "invariant is 'yes': expected True or False"),
+        ({"invariant": torch.ones(2)}, r"invariant is tensor\(\[1., 1.\]\): expected True or False"),
         ({"invariant": True, "precision": "tf32x3"}, "precision 'tf32x3' has no invariant form"),
     ],
 )

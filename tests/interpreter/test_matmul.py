@@ -11,6 +11,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tuner import Problem
+from tuner.errors import InputError
 from tuner.kernels import matmul
 from tuner.kernels.base.activations import activated, saturated
 from tuner.kernels.base.numerics import tolerance
@@ -314,6 +315,45 @@ def test_a_fake_tensor_is_an_operators_without_a_warning(options):
             assert matmul(torch.empty(4, 8), torch.empty(8, 4), **given).shape == (4, 4)
     finally:
         torch.set_warn_always(False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "tf32", "dtype": torch.float16}, "precision"),
+        ({"fast_accum": True}, "fast_accum is for fp8 operands"),
+        ({"precision": "tf32x3", "invariant": True}, "has no invariant form"),
+        ({"out": (5, 4)}, r"out has shape \[5, 4\]: expected \[4, 4\]"),
+    ],
+    ids=str,
+)
+def test_a_fake_call_refuses_what_a_call_refuses(options, message):
+    """Exports and shape propagation would otherwise meet the error at run time alone."""
+    with FakeTensorMode():
+        dtype = options.pop("dtype", torch.float32)
+        given = {name: torch.empty(value) if name == "out" else value for name, value in options.items()}
+        with pytest.raises(InputError, match=message):
+            matmul(torch.empty(4, 8, dtype=dtype), torch.empty(8, 4, dtype=dtype), **given)
+
+
+@pytest.mark.parametrize("leading", [(4,), (2, 3)], ids=str)
+def test_no_products_with_scales_of_blocks_are_zeros(leading):
+    a, b = torch.empty(*leading, 0).to(torch.float8_e4m3fn), torch.empty(0, 256).to(torch.float8_e4m3fn)
+    out = matmul(a, b, scale_a=torch.ones(*leading, 0), scale_b=torch.ones(0, 2))
+    assert out.shape == (*leading, 256)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("place", ["expanded rows", "columns of batches", "every other row"])
+def test_an_out_that_reaches_into_an_operand_is_refused(place):
+    memory, b = torch.ones(2, 20, 30), torch.ones(20, 20)
+    a, b, out = {
+        "expanded rows": (torch.ones(20, 20), memory.view(60, 20)[3:4].expand(20, 20), memory.view(60, 20)[:20]),
+        "columns of batches": (memory[:, :, :20], b, memory[:, :, 10:]),
+        "every other row": (memory.view(40, 30)[::2, :20], b, memory.view(60, 20)[10:30]),
+    }[place]
+    with pytest.raises(InputError, match="out shares memory with an operand"):
+        matmul(a, b, out=out)
 
 
 def test_torch_compile_keeps_a_call_as_one_operator_and_its_gradients():

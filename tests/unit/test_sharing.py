@@ -28,6 +28,24 @@ def test_slices_of_one_matrix_are_told_exactly(transposed):
         assert share_memory(one, other) == bool(addresses(one) & addresses(other)), (one.shape, other.shape)
 
 
+def test_expanded_and_stepped_views_are_told_exactly_beside_memory_without_gaps():
+    memory = torch.zeros(40, dtype=torch.int8)
+    views = [
+        memory.as_strided((rows, 3), (pitch, step), at)
+        for rows, pitch, step, at in itertools.product((1, 2, 3), (0, 5, 9), (0, 1, 2), (0, 7, 15))
+    ]
+    ranges = [memory[first:last] for first, last in itertools.combinations(range(0, 41, 2), 2)]
+    for view, dense in itertools.product(views, ranges):
+        shares = bool(addresses(view) & addresses(dense))
+        assert share_memory(view, dense) == share_memory(dense, view) == shares, (view.stride(), dense.shape)
+
+
+def test_columns_of_batches_are_told_as_those_of_one_matrix():
+    memory = torch.zeros(2, 10, 30)
+    assert share_memory(memory[:, :, 10:], memory[:, :, :20])
+    assert not share_memory(memory[:, :, 20:], memory[:, :, :20])
+
+
 def test_rows_that_wrap_into_the_next_are_seen():
     memory = torch.zeros(64, dtype=torch.int8)
     one, other = memory.as_strided((4, 3), (8, 1)), memory.as_strided((2, 4), (8, 1), 6)
