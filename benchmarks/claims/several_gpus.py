@@ -179,8 +179,8 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
         )
         watch.ended.set()
         watch.thread.join()
-    if report.without_winner:
-        sys.exit(f"{report.without_winner} problems have no winner")
+    if report.undecided_count:
+        sys.exit(f"{report.undecided_count} problems have no winner")
     shares = [
         {cause: round(spent / report.seconds, 4) for cause, spent in each.most_common()} for each in watch.seconds
     ]

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner import pace
+from tuner import progress
 from tuner.cli.run_output import Progress, problem_line
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
@@ -166,18 +166,18 @@ def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(
         )
 
     for one in (job(10.0), job(0.1), job(10.0, measured=2), job(10.0, device=H200)):
-        progress = Progress()
-        progress.problem_started(one, None)
-        progress.trial_ended(one, Config("pointer"), None)
+        observer = Progress()
+        observer.problem_started(one, None)
+        observer.trial_ended(one, Config("pointer"), None)
     assert capsys.readouterr().err == f"{Problem(64, 64, 64)}: up to 40 trials to go, about 7 min, then finals\n"
 
 
 def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatch, caplog):
     shapes = [Problem(16, 16, 16 * k) for k in (1, 2, 3)]
-    assert list(pace.announced(shapes, "problems")) == shapes
+    assert list(progress.with_estimate(shapes, "problems")) == shapes
     assert not caplog.records
-    monkeypatch.setattr(pace, "SAMPLE_S", 0.0)
-    monkeypatch.setattr(pace, "LONG_S", 0.0)
+    monkeypatch.setattr(progress, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(progress, "LONG_S", 0.0)
     forecast(str(tmp_path / "none.db"), shapes, None, Plan())
     assert [record.getMessage().rpartition(" take about ")[0] for record in caplog.records] == ["3 problems"]
 

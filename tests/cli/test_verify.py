@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tuner import pace
+from tuner import progress
 from tuner.hardware.arch import ARCHES
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment, describe
 from tuner.kernel.config import Config
@@ -300,8 +300,8 @@ def test_what_a_terminal_would_obey_is_shown_as_text(run, won, make_table, tmp_p
 def test_a_table_that_takes_long_is_told_with_an_estimate(found, won, monkeypatch, caplog):
     found(won(64), won(128), won(256))
     assert not caplog.records
-    monkeypatch.setattr(pace, "SAMPLE_S", 0.0)
-    monkeypatch.setattr(pace, "LONG_S", 0.0)
+    monkeypatch.setattr(progress, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(progress, "LONG_S", 0.0)
     found(won(64), won(128), won(256))
     (record,) = caplog.records
     assert record.getMessage().startswith(f"3 rows of matmul--{H200.slug}.json take about ")

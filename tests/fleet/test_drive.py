@@ -160,7 +160,7 @@ def test_a_ladder_is_tuned_whole_by_one_node_and_known_the_next_time(faulty, sto
     found, (report,) = tune(store, cluster("a", "b"), [alone, *ladder.rungs, ladder])
     assert [family.problem for family in report.families] == [ladder.family]
     assert [each.family.problem for each in store.families()] == [ladder.family]
-    assert not report.without_winner
+    assert not report.undecided_count
     assert stored(store) == dict.fromkeys(stored(store), 1)
     of_ladder = {trial.problem for trial in store.trials()} - {alone}
     assert {*ladder.rungs} <= of_ladder
@@ -198,7 +198,7 @@ def test_stopping_finishes_the_trials_under_way_and_the_same_command_goes_on(fau
     kept = stored(store)
     assert 4 <= len(kept) < 72
     _, (report,) = tune(store, cluster("a", "b"), problems)
-    assert not report.without_winner
+    assert not report.undecided_count
     assert stored(store) == dict.fromkeys(stored(store), 1)
     assert len(stored(store)) == 72
 

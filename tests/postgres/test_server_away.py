@@ -53,7 +53,7 @@ def trial(number: int) -> Trial:
 
 def begin(store):
     run = store.begin_run(KNOWN["sm_90"], ENVIRONMENT, argv=[], host="h")
-    store.outlast(run)
+    store.survive_outages(run)
     return run
 
 
@@ -64,7 +64,7 @@ def rows(url: str, table) -> int:
 
 def start(url: str, constants: str = "") -> subprocess.Popen[str]:
     program = (
-        f"import sys; from tuner.store import patience, runs, server; {constants or 0};"
+        f"import sys; from tuner.store import outage, runs, server; {constants or 0};"
         "from tuner.cli import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, *RUN, "--device", "interpreter", "--db", url]
@@ -164,7 +164,7 @@ def test_a_run_killed_while_its_server_is_away_is_gone_on_with_from_its_spool(se
 
 @pytest.mark.long
 def test_a_run_gives_up_in_the_end_and_any_command_stores_what_it_kept(server, url, state, capfd, tmp_path):
-    process = start(safe(server, url), "patience.LIMIT_S = 1")
+    process = start(safe(server, url), "outage.LIMIT_S = 1")
     wait_for_trials(server, url, 0)
     server.end()
     out, err = process.communicate(timeout=100)

@@ -138,7 +138,7 @@ def test_a_winner_that_its_kernel_no_longer_lists_is_decided_anew(faulty, store,
     monkeypatch.setattr("faulty_kernels.SPEC", edited)
     registry.forget()
     history = History(store, INTERPRETER, store.winners()[0].environment, fresh=False)
-    assert history.without_winner([problem]) == [problem]
+    assert history.undecided([problem]) == [problem]
     assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].winner.config["behaviour"] == "slow"
     assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].reason == "already tuned"
 
@@ -178,7 +178,7 @@ def test_a_run_measures_a_problem_once_though_two_ladders_come_to_it_one_after_t
     problem = faulty(configs=1, behaviours=behaviours)
     (short,), (long,) = (ladders(range(1, last + 1), problem.with_m) for last in (2, 3))
     report = sweep(store, [short, long], [None], plan)
-    assert report.without_winner == 0
+    assert report.undecided_count == 0
     assert len(report.families) == 2
     tried = [(trial.problem, trial.config) for trial in store.trials()]
     assert len(tried) == len(set(tried)) == 3 * len(behaviours.split(","))
@@ -242,7 +242,7 @@ def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_
         report = sweep(store, [longer, tuned, last], [None], plan, observer=observer, stop=stop)
         assert report.untried == list(dict.fromkeys([tuned, last]))
         assert report.untuned == untuned
-        assert report.without_winner == 1 + len(untuned)
+        assert report.undecided_count == 1 + len(untuned)
 
 
 @pytest.fixture

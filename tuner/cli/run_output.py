@@ -146,7 +146,7 @@ def _left(report: Report) -> str:
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
     kept = len(report.untried) - len(report.untuned)
     others = f", {kept} not begun have one" if kept else ""
-    return f"{why}: {quantity(report.without_winner, 'problem')} without a winner{others}; {further}"
+    return f"{why}: {quantity(report.undecided_count, 'problem')} without a winner{others}; {further}"
 
 
 def report_json(report: Report) -> dict[str, Any]:

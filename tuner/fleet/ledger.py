@@ -20,7 +20,7 @@ from tuner.fleet.work import work_of
 from tuner.hardware.device import Device, Environment
 from tuner.problem import Problem
 from tuner.store.engine import UnavailableError
-from tuner.store.patience import LIMIT_S
+from tuner.store.outage import LIMIT_S
 from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep.history import History
 from tuner.sweep.loop import HEARTBEAT_S
@@ -146,7 +146,7 @@ class Ledger:
             run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
             begun.append((place, run))
 
-        self._lasting(begin, stop or threading.Event())
+        self._retry(begin, stop or threading.Event())
         ((place, run),) = begun
         place.queue.join(node, hello.lanes, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
@@ -226,7 +226,7 @@ class Ledger:
 
     def end_run(self, node: str, status: RunStatus, stop: threading.Event) -> None:
         """Record how a node's run ended."""
-        self._lasting(lambda _again: self._store.end_run(self.members[node].run, status), stop)
+        self._retry(lambda _again: self._store.end_run(self.members[node].run, status), stop)
 
     def reports(self, *, interrupted: bool, seconds: float) -> list[Report]:
         """Each place's report, complete with what nobody did."""
@@ -239,7 +239,7 @@ class Ledger:
                 rungs = (item,) if isinstance(item, Problem) else item.rungs
                 report.untried += [rung for rung in rungs if rung not in tried]
             history = History(self._store, device, environment, fresh=False)
-            report.untuned = history.without_winner(report.untried)
+            report.untuned = history.undecided(report.untried)
             report.interrupted, report.seconds = interrupted, seconds
             found.append(report)
         return found
@@ -261,7 +261,7 @@ class Ledger:
         if not writing:
             return []
         try:
-            self._lasting(write(writing), stop)
+            self._retry(write(writing), stop)
         except UnavailableError:
             raise
         except StoreError:
@@ -270,7 +270,7 @@ class Ledger:
 
     def _stored(self, node: str, write: Callable[[bool], None], stop: threading.Event) -> bool:
         try:
-            self._lasting(write, stop)
+            self._retry(write, stop)
         except UnavailableError:
             raise
         except StoreError as e:
@@ -278,8 +278,8 @@ class Ledger:
             return False
         return True
 
-    def _lasting(self, write: Callable[[bool], None], stop: threading.Event) -> None:
-        """Write, again and again while the server is away; nodes keep what they measure meanwhile."""
+    def _retry(self, write: Callable[[bool], None], stop: threading.Event) -> None:
+        """Write, and try again while the server is away; nodes keep what they measure meanwhile."""
         asked, again = time.monotonic(), False
         while True:
             try:
@@ -326,7 +326,7 @@ class Ledger:
         arguments = (run, *arguments) if method in _CLAIMS else arguments
         found: list[object] = []
         try:
-            self._lasting(lambda _again: found.append(getattr(self._store, method)(*arguments, **options)), stop)
+            self._retry(lambda _again: found.append(getattr(self._store, method)(*arguments, **options)), stop)
         except StoreError as e:
             return Answer(error=str(e))
         return Answer(found[0])

@@ -185,7 +185,7 @@ class Node(Observer):
                 store = LedgerStore(self, is_shared=is_shared, fresh=plan.fresh)
                 plan = replace(plan, fresh=False)  # the store hides the past, and shows what this fleet measured
                 prefetcher.pool = crew.pool
-                prefetcher.past.winners.extend(store.winners(device_slug=self._device.slug))
+                prefetcher.knowledge.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
                 loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=self, report=report)
                 loop.work(SharedAgenda(store, run, self._feed, fresh=plan.fresh), self._stop)
@@ -204,7 +204,7 @@ def _emptied(items: deque[Item]) -> list[Item]:
 
 
 class LedgerStore:
-    """The driver's store as a node's sweep sees it: a `tuner.sweep.storage.Storage`.
+    """The driver's store as a node's sweep sees it: a `tuner.sweep.storage.SweepStore`.
 
     Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
     that is new to the database: only this node writes of it.

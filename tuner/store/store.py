@@ -20,7 +20,7 @@ from tuner.store import winners as verdicts
 from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
-from tuner.store.patience import Patience
+from tuner.store.outage import OutageBuffer
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
 from tuner.store.runs import Run, RunStatus
 from tuner.store.trials import newest_at, record, record_again, settled
@@ -31,15 +31,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def lasting(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Make a method of a store wait for a server that is away, where a run outlasts that."""
+def survives_outage(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Make a method wait for a server that is away, once `survive_outages` was called."""
 
     @wraps(method)
-    def lasts(self: Store, /, *args: P.args, **options: P.kwargs) -> T:
+    def wrapper(self: Store, /, *args: P.args, **options: P.kwargs) -> T:
         operation = partial(method, self, *args, **options)
-        return operation() if self._patience is None else self._patience.wait(operation)
+        return operation() if self._outage is None else self._outage.wait(operation)
 
-    return lasts
+    return wrapper
 
 
 class Store(Listings, AbstractContextManager["Store"]):
@@ -54,7 +54,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         super().__init__(engine, database)
         self._file = None if database.path is None else file_id(database.path)
         self._keys = Keys()
-        self._patience: Patience | None = None
+        self._outage: OutageBuffer | None = None
         self._alone = False
         self._joined: Connection | None = None
         self._again = False
@@ -94,7 +94,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     def close(self) -> None:
         """Close every connection."""
-        self._end_patience()
+        self._end_outage_buffer()
         with faults(self._database):
             self._engine.dispose()
 
@@ -132,14 +132,14 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @property
     def is_away(self) -> bool:
-        """Whether the server did not answer a run that outlasts that."""
-        return self._patience is not None and self._patience.is_away
+        """Whether the server did not answer when it was last asked; always False without `survive_outages`."""
+        return self._outage is not None and self._outage.is_away
 
-    def outlast(self, run: Run) -> None:
-        """From now until its end let a run go on while its server is away (`Patience`); a SQLite file never is."""
+    def survive_outages(self, run: Run) -> None:
+        """Let a run go on while its server is away (`OutageBuffer`), until it ends; a SQLite file is never away."""
         if self.is_shared:
             kept = spool.Spool(run, self._database)
-            self._patience = Patience(kept, self.location, partial(self._record_again, run))
+            self._outage = OutageBuffer(kept, self.location, partial(self._record_again, run))
 
     def heartbeat(self, run: Run) -> None:
         """Record that a run lives; one that was taken for dead, on a suspended machine, is RUNNING again.
@@ -153,24 +153,24 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     def end_run(self, run: Run, status: RunStatus) -> None:
         """Record how a run ended. Only one that is DONE waits for a server that is away."""
-        if self._patience is not None and status is not RunStatus.DONE:
-            self._patience.given_up = True
+        if self._outage is not None and status is not RunStatus.DONE:
+            self._outage.given_up = True
         self._set_status(run, status)
-        self._end_patience()
+        self._end_outage_buffer()
 
-    @lasting
+    @survives_outage
     def _set_status(self, run: Run, status: RunStatus) -> None:
         with self._writing() as connection:
             claims.release(connection, self._keys, run)
             runs.end(connection, run, status)
 
-    def _end_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.close()
-        self._patience = None
+    def _end_outage_buffer(self) -> None:
+        if self._outage is not None:
+            self._outage.close()
+        self._outage = None
 
     def record(self, run: Run, trials: Iterable[Trial], *, again: bool = False) -> None:
-        """Keep all of some trials, or none; see `outlast` for a server that is away.
+        """Keep all of some trials, or none; see `survive_outages` for a server that is away.
 
         Args:
             run: what measured them.
@@ -183,8 +183,8 @@ class Store(Listings, AbstractContextManager["Store"]):
         batch = list(trials)
         if not batch:
             return
-        if self._patience is not None:
-            self._patience.keep(batch)
+        if self._outage is not None:
+            self._outage.keep(batch)
             return
         self.record_rows(run, [rows.trial_row(trial) for trial in batch], again=again)
 
@@ -197,7 +197,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._writing() as connection:
             record_again(connection, self._keys, run.id, trials)
 
-    @lasting
+    @survives_outage
     def settled(
         self,
         device: Device,
@@ -218,13 +218,13 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._reading() as connection:
             return settled(connection, self._keys, (device, environment, problem), kernels, runs)
 
-    @lasting
+    @survives_outage
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """When the newest trial of a problem was recorded, in the form of `Winner.decided_at`; None without trials."""
         with self._reading() as connection:
             return newest_at(connection, self._keys, (device, environment, problem))
 
-    @lasting
+    @survives_outage
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """Make a verdict the current winner of (device, environment, problem); the one before is superseded.
 
@@ -234,7 +234,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._writing() as connection:
             verdicts.decide(connection, self._keys, run, problem, version=kernel, verdict=verdict)
 
-    @lasting
+    @survives_outage
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """The current winner of a problem, None when nobody decided one."""
         winner = models.winner
@@ -246,18 +246,18 @@ class Store(Listings, AbstractContextManager["Store"]):
             found = rows.current_winners(connection, *(c == value for c, value in zip(columns, key, strict=True)))
         return found[0] if found else None
 
-    @lasting
+    @survives_outage
     def winners(self, *, device_slug: str | None = None) -> list[Winner]:
         """Current winners of a device, or of all, sorted by device, problem and environment."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
 
-    @lasting
+    @survives_outage
     def claim(self, run: Run, problem: Problem, *, begin: bool = False) -> bool:
         """Have a problem to measure, unless another living run has it; whether this run has it now.
 
-        Runs that share a server's database claim problems for their device, environment and protocol. A claim lasts
+        Runs that share a server's database claim problems for their device, environment and protocol. A claim wrapper
         until `release`, or until its run is dead. A SQLite file has one sweep at a time, which needs no claims.
 
         Args:
@@ -270,7 +270,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._writing() as connection:
             return claims.claim(connection, self._keys, run, problem, begin=begin)
 
-    @lasting
+    @survives_outage
     def begin_claimed(self, run: Run, problem: Problem) -> bool:
         """Begin a problem that a run has claimed; False where it has lost it meanwhile."""
         if not self.is_shared:
@@ -283,18 +283,18 @@ class Store(Listings, AbstractContextManager["Store"]):
         if self.is_shared and problems:
             self._release(run, problems)
 
-    @lasting
+    @survives_outage
     def _release(self, run: Run, problems: Sequence[Problem]) -> None:
         with self._writing() as connection:
             claims.release(connection, self._keys, run, problems)
 
-    @lasting
+    @survives_outage
     def claimed_by_others(self, run: Run, problems: Iterable[Problem]) -> dict[Problem, claims.Holder]:
         """Who has which of these problems, without the run itself and the dead."""
         with self._reading() as connection:
             return claims.others(connection, self._keys, run, problems)
 
-    @lasting
+    @survives_outage
     def record_family(self, run: Run, family: Family) -> None:
         """Keep which range of Ms each winner of a ladder serves.
 
@@ -303,11 +303,11 @@ class Store(Listings, AbstractContextManager["Store"]):
             family: its ranges, each of which ends at an M that has a winner.
         """
         with self._writing() as connection:
-            unsure = self._again or self._patience is not None
+            unsure = self._again or self._outage is not None
             if not (unsure and families.is_recorded(connection, self._keys, run, family)):
                 families.record(connection, self._keys, run, family)
 
-    @lasting
+    @survives_outage
     def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
         """Families of a device, or of all, the one decided last first."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]

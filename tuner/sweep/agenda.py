@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tuner.problem import Problem
 from tuner.problem.family import Family, Ladder
 from tuner.store.records import DecidedFamily, Winner
-from tuner.sweep.ladder import Climb, Estimate, Result, Step
+from tuner.sweep.ladder import Climb, Estimate, Result, TuningStep
 
 
 def distinct(listed: Iterable[Problem | Ladder]) -> list[Problem | Ladder]:
@@ -46,7 +46,7 @@ class Agenda:
                 compilers less busy, but where the time ends early, whole families are tuned.
         """
         self._estimate, self._finishes_first = estimate, finishes_first
-        self._steps: list[Step] = []
+        self._steps: list[TuningStep] = []
         self._of: dict[Problem, list[Climb]] = {}
         self._climbs: list[Climb] = []
         self._of_family: dict[Problem, list[Climb]] = {}
@@ -65,7 +65,7 @@ class Agenda:
     def add(self, item: Problem | Ladder) -> None:
         """List one more problem or ladder; see `distinct`."""
         if isinstance(item, Problem):
-            self._steps.append(Step(item))
+            self._steps.append(TuningStep(item))
             return
         climb = Climb(item, self._estimate, self._known.get(item.family, ()))
         self._climbs.append(climb)
@@ -84,11 +84,11 @@ class Agenda:
         """The problems not begun, as far as they are known."""
         return [step.problem for step in self._steps]
 
-    def take(self) -> Step:
+    def take(self) -> TuningStep:
         """Return the next step."""
         return self._steps.pop(0)
 
-    def put_back(self, step: Step) -> None:
+    def put_back(self, step: TuningStep) -> None:
         """Have a step taken again, before all others."""
         self._steps.insert(0, step)
 
@@ -134,7 +134,7 @@ class Agenda:
     def written(self) -> None:
         """Hear that what came of all that has ended was written."""
 
-    def _add(self, climb: Climb, steps: Sequence[Step], *, is_begin: bool = False) -> None:
+    def _add(self, climb: Climb, steps: Sequence[TuningStep], *, is_begin: bool = False) -> None:
         new = [step for step in steps if step.problem not in self._of]
         self._steps = [*new, *self._steps] if self._finishes_first and not is_begin else [*self._steps, *new]
         for step in steps:

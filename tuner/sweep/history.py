@@ -13,13 +13,13 @@ from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Winner
 from tuner.sweep.job import Job, version_of
 from tuner.sweep.search import Strategy
-from tuner.sweep.storage import Past
+from tuner.sweep.storage import StoreReader
 
 
 class History:
     """The trials and winners that a store holds for one device and environment."""
 
-    def __init__(self, store: Past | None, device: Device, environment: Environment, *, fresh: bool) -> None:
+    def __init__(self, store: StoreReader | None, device: Device, environment: Environment, *, fresh: bool) -> None:
         """Remember where to look; nothing is read yet. With `fresh` nothing counts, so everything is measured again."""
         self._store, self._fresh = store, fresh
         self._device, self._environment = device, environment
@@ -82,7 +82,7 @@ class History:
         newest = self._store.newest_trial_at(self._device, self._environment, winner.problem)
         return newest is None or newest <= winner.decided_at
 
-    def without_winner(self, problems: Collection[Problem]) -> list[Problem]:
+    def undecided(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems that have no stored winner that holds; their jobs need not exist."""
         if self._store is None or not problems:
             return list(problems)

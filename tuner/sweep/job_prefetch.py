@@ -23,7 +23,7 @@ from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job import Job
-from tuner.sweep.ladder import Step
+from tuner.sweep.ladder import TuningStep
 from tuner.sweep.neighbours import errors_nearby, nearest
 from tuner.sweep.report import Plan
 from tuner.sweep.search_task import Listing, list_spaces, make_search_task
@@ -34,7 +34,7 @@ _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class SweepKnowledge:
     """What a sweep knows of other problems.
 
     Attributes:
@@ -46,23 +46,29 @@ class Past:
     times_us: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
 
 
-def make_job(step: Step, device: Device, plan: Plan, past: Past | None = None, listing: Listing | None = None) -> Job:
+def make_job(
+    step: TuningStep,
+    device: Device,
+    plan: Plan,
+    knowledge: SweepKnowledge | None = None,
+    listing: Listing | None = None,
+) -> Job:
     """List a problem's search space, unless that was done already, and begin a job on it.
 
     Raises:
         KernelError: no kernel serves the problem, or it cannot be measured.
     """
     start = time.monotonic()
-    problem, past = step.problem, past or Past()
+    problem, knowledge = step.problem, knowledge or SweepKnowledge()
     try:
         task = make_search_task(
             problem,
             device,
             trials=plan.trials,
             seed=plan.seed,
-            nearby=lambda: nearest(problem, past.winners, device.sm_count),
+            nearby=lambda: nearest(problem, knowledge.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
-            errors=(lambda: errors_nearby(problem, device, past.times_us)) if step.taught else dict,
+            errors=(lambda: errors_nearby(problem, device, knowledge.times_us)) if step.taught else dict,
             listing=listing,
         )
         job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
@@ -76,19 +82,19 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
     """Makes jobs, which are taken in the order they were requested; a context manager.
 
     Attributes:
-        past: what is known of other problems; the sweep adds to it as problems end.
+        knowledge: what is known of other problems; the sweep adds to it as problems end.
         pool: whose children may list search spaces, once there is one.
     """
 
     def __init__(self, plan: Plan) -> None:
         """Start without any request; each problem is searched as the plan says."""
-        self.past = Past()
+        self.knowledge = SweepKnowledge()
         self.pool: CompilePool | None = None
         self._plan = plan
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tuner-jobs")
         self._here = threading.Lock()
         self._imports: list[Future[object]] = []
-        self._requested: deque[tuple[Step, Future[Job]]] = deque()
+        self._requested: deque[tuple[TuningStep, Future[Job]]] = deque()
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -103,18 +109,18 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         """
         self._imports.append(self._threads.submit(lambda: [*map(importlib.import_module, _IMPORTED)]))
 
-    def request(self, step: Step, device: Device) -> None:
+    def request(self, step: TuningStep, device: Device) -> None:
         """Have a problem's job made."""
         future = self._threads.submit(self._make, step, device)
         self._requested.append((step, future))
 
-    def _make(self, step: Step, device: Device) -> Job:
+    def _make(self, step: TuningStep, device: Device) -> Job:
         problem, listing = step.problem, None
         if self.pool is not None and not problem.is_keyed:  # what a kernel of a user's lists may hang on this process
             listing = self.pool.call(list_spaces, problem, device, estimated=True)
         wait(self._imports)
         with self._here:  # one after the other: the first is there sooner, and a user's code need not know of threads
-            return make_job(step, device, self._plan, self.past, listing)
+            return make_job(step, device, self._plan, self.knowledge, listing)
 
     @property
     def problems(self) -> list[Problem]:
@@ -122,7 +128,7 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         return [step.problem for step in self.steps]
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TuningStep]:
         """The steps whose jobs were requested and not taken, in order."""
         return [step for step, _ in self._requested]
 

@@ -59,7 +59,7 @@ PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, re
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TuningStep:
     """A problem to tune, and how.
 
     Attributes:
@@ -123,7 +123,7 @@ class Climb:
         """Whether steps that were returned have not ended."""
         return bool(self._waiting)
 
-    def begin(self) -> list[Step]:
+    def begin(self) -> list[TuningStep]:
         """Return the first steps: the anchors, each raced in full unless the ladder learns from another."""
         ms = [problem.m for problem in self.ladder.rungs]
         anchors = _anchors(ms)
@@ -131,9 +131,9 @@ class Climb:
         # The first row of a tile comes when the winners on both sides are known, and plays them.
         firsts = [m for m in rest if m > _TILE and m - 1 in ms]
         self._later = [[m for m in rest if m not in firsts], firsts]
-        return self._wait_for(Step(self.ladder.at(m), taught=self.ladder.taught) for m in anchors)
+        return self._wait_for(TuningStep(self.ladder.at(m), taught=self.ladder.taught) for m in anchors)
 
-    def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[Step]:
+    def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[TuningStep]:
         """Take note of how a step ended; return the steps that follow from it.
 
         Args:
@@ -150,14 +150,14 @@ class Climb:
             self._times[m] = result.times_us
         return [] if self._waiting else self._next(winners)
 
-    def _next(self, winners: Iterable[Winner]) -> list[Step]:
+    def _next(self, winners: Iterable[Winner]) -> list[TuningStep]:
         while self._later:
             if ms := self._later.pop(0):
-                return self._wait_for(Step(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
+                return self._wait_for(TuningStep(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
         if not self._is_recalled:
             self._is_recalled = True
             if ms := self._rows_of_known():
-                return self._wait_for(Step(self.ladder.at(m), PROBE, taught=True) for m in ms)
+                return self._wait_for(TuningStep(self.ladder.at(m), PROBE, taught=True) for m in ms)
         if not self._points or self._is_known():
             return []
         if self._mends < MOST_MENDS and not self._points.keys().isdisjoint(self._served):
@@ -190,12 +190,12 @@ class Climb:
         above = min((point for point in self._points if point > m), default=None)
         return tuple(dict.fromkeys(self._points[at].config for at in (below, above) if at is not None))
 
-    def _wait_for(self, steps: Iterable[Step]) -> list[Step]:
+    def _wait_for(self, steps: Iterable[TuningStep]) -> list[TuningStep]:
         found = list(steps)
         self._waiting |= {step.problem.m for step in found}
         return found
 
-    def _probes_between(self) -> list[Step]:
+    def _probes_between(self) -> list[TuningStep]:
         """Return a step between each two neighbouring points of which neither may serve what lies between.
 
         The widest come first.
@@ -203,7 +203,7 @@ class Climb:
         widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
         between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MOST_PROBES - self._probes]
         self._probes += len(between)
-        return [Step(self.ladder.at(m), PROBE, self._won_beside(m), taught=True) for m in between]
+        return [TuningStep(self.ladder.at(m), PROBE, self._won_beside(m), taught=True) for m in between]
 
     def _undecided(self) -> list[tuple[int, int]]:
         return [
@@ -281,12 +281,12 @@ class Climb:
     def _same(self, one: int, other: int) -> bool:
         return self._points[one].config == self._points[other].config
 
-    def _checks(self, winners: Iterable[Winner]) -> list[Step]:
+    def _checks(self, winners: Iterable[Winner]) -> list[TuningStep]:
         """Return steps at random Ms and batches, each with the config that the ranges give it."""
         ranges, tuned = self.ranges(), {winner.problem for winner in winners}
         draw, batches = random.Random(str(self.ladder)), self.ladder.batches
         first, last = ranges[0].first_m, ranges[-1].last_m
-        steps: list[Step] = []
+        steps: list[TuningStep] = []
         for _ in range(10 * CHECKS):
             m = draw.randint(first, last)
             problem = self.ladder.at(m, batches and draw.randint(*batches))
@@ -294,7 +294,7 @@ class Climb:
             if wanted and problem not in tuned and m not in (*self._points, *self._served):
                 serving = next(each for each in ranges if m <= each.last_m)
                 self._served[m] = config = self._points[serving.row_m].config
-                steps.append(Step(problem, None, (config,), must_play=True, taught=True))
+                steps.append(TuningStep(problem, None, (config,), must_play=True, taught=True))
         return steps
 
     def _check(self) -> Check | None:

@@ -23,7 +23,7 @@ from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.ladder import Result
 from tuner.sweep.report import Observer, Plan, ProblemReport, Report
 from tuner.sweep.shared_agenda import SharedAgenda
-from tuner.sweep.storage import Storage
+from tuner.sweep.storage import SweepStore
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
 
 COMMIT_S = 0.5
@@ -52,7 +52,7 @@ class Loop:
 
     def __init__(
         self,
-        store: Storage,
+        store: SweepStore,
         run: Run,
         plan: Plan,
         *,
@@ -116,7 +116,7 @@ class Loop:
             # However the loop ends, what was measured is kept.
             self._commit(force=True)
         self._report.interrupted = stop.is_set()
-        self._report.untuned = self._history.without_winner(self._report.untried)
+        self._report.untuned = self._history.undecided(self._report.untried)
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""
@@ -228,7 +228,7 @@ class Loop:
         # Where these finals decided nothing, an earlier run's winner still holds.
         winner = self._history.winner(job)
         if winner is not None:
-            self._prefetcher.past.winners.append(winner)
+            self._prefetcher.knowledge.winners.append(winner)
         self._end(_report(job, winner, reason), job)
 
     def _end(
@@ -238,13 +238,13 @@ class Loop:
         self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
-        past = self._prefetcher.past
+        knowledge = self._prefetcher.knowledge
         if job is not None:
             times_us = job.times_us
         if times_us is not None and self._agenda.awaits(report.problem):
-            past.times_us[report.problem] = times_us
+            knowledge.times_us[report.problem] = times_us
         result = Result(report.winner, job.ratios if job else {}, times_us or {})
-        for family in self._agenda.ended(report.problem, result, past.winners):
+        for family in self._agenda.ended(report.problem, result, knowledge.winners):
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)

@@ -102,7 +102,7 @@ class Report:
     seconds: float = 0.0
 
     @property
-    def without_winner(self) -> int:
+    def undecided_count(self) -> int:
         """How many problems have no winner, of this run or of an earlier one."""
         return len(self.untuned) + sum(problem.winner is None for problem in self.problems)
 

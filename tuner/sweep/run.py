@@ -18,16 +18,16 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.location import sqlite_path
 from tuner.lookup import match_rules
-from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
+from tuner.progress import with_estimate
 from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
-from tuner.sweep.ladder import Estimate, Step
+from tuner.sweep.ladder import Estimate, TuningStep
 from tuner.sweep.loop import Loop
 from tuner.sweep.report import Forecast, Observer, Plan, Report
 from tuner.sweep.shared_agenda import SharedAgenda
@@ -84,9 +84,9 @@ def sweep(
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _agenda(problems, device, **order)
-        prefetcher.past.winners.extend(store.winners(device_slug=device.slug))
+        prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
-        store.outlast(run)
+        store.survive_outages(run)
         report = Report(device, environment, start_s=time.monotonic() - crew.begun)
         loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
         try:
@@ -166,12 +166,12 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
         listed = list(problems(device) if callable(problems) else problems)
         each = [one.rungs if isinstance(one, Ladder) else (one,) for one in listed]
         todo = list(dict.fromkeys(problem for some in each for problem in some))
-        return [_forecast(problem, device, plan, history) for problem in announced(todo, "problems")]
+        return [_forecast(problem, device, plan, history) for problem in with_estimate(todo, "problems")]
 
 
 def _forecast(problem: Problem, device: Device, plan: Plan, history: History) -> Forecast:
     try:
-        job = make_job(Step(problem), device, plan)
+        job = make_job(TuningStep(problem), device, plan)
     except KernelError as e:
         return Forecast(problem, None, 0, 0, 0, str(e))
     history.resume(job)

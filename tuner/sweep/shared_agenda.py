@@ -17,8 +17,8 @@ from tuner.store.claims import Holder
 from tuner.store.records import Winner
 from tuner.store.runs import Run
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import Result, Step
-from tuner.sweep.storage import Storage
+from tuner.sweep.ladder import Result, TuningStep
+from tuner.sweep.storage import SweepStore
 
 PAUSE_S = 1.0
 """How often a run asks what others have ended."""
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 class SharedAgenda:
     """What is left of a run's agenda, and what of that other runs have; see `Store.claim`."""
 
-    def __init__(self, store: Storage, run: Run, agenda: Agenda, *, fresh: bool) -> None:
+    def __init__(self, store: SweepStore, run: Run, agenda: Agenda, *, fresh: bool) -> None:
         """Claim nothing yet; with `fresh` the ladders that others tuned are tuned again."""
         self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
-        self._steps: dict[Problem, Step] = {}
+        self._steps: dict[Problem, TuningStep] = {}
         self._tops: set[Problem] = set()
-        self._elsewhere: list[Step] = []
+        self._elsewhere: list[TuningStep] = []
         self._next_look = 0.0
         self._told = False
 
@@ -55,7 +55,7 @@ class SharedAgenda:
         """The problems not begun, as far as they are known."""
         return [*self._agenda.problems, *(step.problem for step in self._elsewhere)]
 
-    def take(self) -> Step | None:
+    def take(self) -> TuningStep | None:
         """Return the next step whose problem is this run's now; None where there is none."""
         while self._agenda:
             step = self._agenda.take()
@@ -63,7 +63,7 @@ class SharedAgenda:
                 return step
         return None
 
-    def claim(self, step: Step) -> bool:
+    def claim(self, step: TuningStep) -> bool:
         """Have a step's problem, or take note that another run has it."""
         if self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem):
             self._steps[step.problem] = step
@@ -117,7 +117,7 @@ class SharedAgenda:
             self._told = True
             self._say(others)
 
-    def _relieve(self, step: Step) -> bool:
+    def _relieve(self, step: TuningStep) -> bool:
         return self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem, begin=True)
 
     def _say(self, others: Mapping[Problem, Holder]) -> None:

@@ -14,8 +14,8 @@ from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Ve
 from tuner.store.runs import Run
 
 
-class Past(Protocol):
-    """What earlier runs left; each method is as `tuner.store.store.Store` has it."""
+class StoreReader(Protocol):
+    """Reads what earlier runs left; each method is as `tuner.store.store.Store` has it."""
 
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion], /
@@ -35,7 +35,7 @@ class Past(Protocol):
         """The families of a device."""
 
 
-class Storage(Past, Protocol):
+class SweepStore(StoreReader, Protocol):
     """What a sweep reads and writes."""
 
     @property

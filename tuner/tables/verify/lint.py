@@ -18,10 +18,10 @@ from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Row
 from tuner.lookup.table import Table
-from tuner.pace import announced
 from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Family, Range
 from tuner.problem.text import family_name
+from tuner.progress import with_estimate
 from tuner.store.records import PROTOCOL
 from tuner.tables.verify.finding import Finding, Level
 
@@ -124,7 +124,7 @@ def _configs(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     laddered = {family.problem for family in table.families}
-    for row in announced(table.rows, f"rows of {table.file_name}"):
+    for row in with_estimate(table.rows, f"rows of {table.file_name}"):
         reason = match_rules.refusal(row, row.problem, table.device)
         if reason is not None:
             yield _refused(subject, row, reason)

@@ -1,4 +1,4 @@
-"""What a run does while its server is away: it keeps its trials in a file, goes on, and tries again."""
+"""What a run does during an outage of its server: it keeps its trials in a file, goes on, and tries again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 _log = logging.getLogger(__name__)
 
 
-class Patience:
-    """Writes and reads of one run that outlast a server's absence.
+class OutageBuffer:
+    """Carries the writes and reads of one run through outages of its server.
 
     Trials never wait: they go to the spool, and from there to the database as soon as it takes them. Everything else
     waits for the server, and sees the trials that came before it. `store` gets trials which it may have had already,
