@@ -28,7 +28,8 @@ from tuner.problem import Problem
 from tuner.store.records import Winner
 from tuner.store.store import Store
 from tuner.sweep.paired import PairedRunner
-from tuner.sweep.report import Plan, ProblemReport
+from tuner.sweep.plan import Plan
+from tuner.sweep.report import ProblemReport
 from tuner.sweep.run import sweep
 from tuner.sweep.strategies import STRATEGIES
 

@@ -160,7 +160,8 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
     with Crew(indices) as crew, contextlib.ExitStack() as stack:
         from tuner.problem import suite
         from tuner.store.store import Store
-        from tuner.sweep.report import Observer, Plan
+        from tuner.sweep.observer import Observer
+        from tuner.sweep.plan import Plan
         from tuner.sweep.run import sweep
 
         class Left(Observer):

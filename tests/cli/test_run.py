@@ -27,7 +27,8 @@ from tuner.lookup.misses import Miss, Record
 from tuner.problem import Problem
 from tuner.problem.suite import load_with_ladders
 from tuner.store.records import Winner
-from tuner.sweep.report import Plan, ProblemReport
+from tuner.sweep.plan import Plan
+from tuner.sweep.report import ProblemReport
 from tuner.sweep.run import forecast
 
 pytest.importorskip("triton")

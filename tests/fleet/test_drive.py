@@ -20,7 +20,7 @@ from tuner.kernel.config import Config
 from tuner.problem.family import ladders
 from tuner.store.records import KernelVersion, Outcome, State, Trial
 from tuner.store.store import RunStatus, Store
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.strategies import EXHAUSTIVE
 from tuner.version import __version__
 

@@ -16,7 +16,7 @@ from tuner.fleet.messages import Delivery, Hello
 from tuner.fleet.node import kernels_of
 from tuner.hardware.device import KNOWN, Environment
 from tuner.store.store import RunStatus, Store
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 from tuner.sweep.strategies import EXHAUSTIVE
 from tuner.version import __version__

@@ -14,7 +14,7 @@ from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import worker
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 

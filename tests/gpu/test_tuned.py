@@ -9,7 +9,7 @@ import tuner
 from tuner import reference
 from tuner.kernel import registry
 from tuner.store.store import Store
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 
 pytestmark = [

@@ -14,7 +14,7 @@ from tuner.sweep import job_prefetch
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job_prefetch import JobPrefetcher, SweepKnowledge, make_job
 from tuner.sweep.ladder import TuningStep
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.search_task import make_search_task
 
 pytest.importorskip("triton")

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.problem import Problem
 from tuner.sweep import run
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 
 COMMON = [Problem(16 * m, 64, 64, dtype="bfloat16") for m in range(1, 4)]
 PAIR = [Problem(16, 64, 64), Problem(32, 64, 64)]
@@ -24,7 +24,7 @@ def test_kinds_of_few_problems_come_first_and_each_kind_keeps_its_order():
 )
 def test_one_gpu_and_a_time_budget_keep_the_given_order(faulty, tmp_path, gpus, plan, rarest):
     from tuner.store.store import Store
-    from tuner.sweep.report import Observer
+    from tuner.sweep.observer import Observer
 
     problems = [faulty(configs=1), faulty(configs=2)]
     problems.append(Problem(16, 16, 16, dtype="float32", layout="nt", op="faulty", extras={"configs": 1}))

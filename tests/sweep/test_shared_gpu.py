@@ -16,7 +16,8 @@ from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import crew, loop, messages, worker
 from tuner.sweep.compile_pool import CompilePool, Urgency
-from tuner.sweep.report import Observer, Plan
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 from tuner.sweep.strategies import EXHAUSTIVE
 

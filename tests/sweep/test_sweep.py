@@ -23,8 +23,9 @@ from tuner.store.store import Store
 from tuner.sweep import child, crew, job_prefetch, loop, supervisor, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Plan
 from tuner.sweep.race import RACE
-from tuner.sweep.report import Observer, Plan
 from tuner.sweep.run import forecast, sweep
 from tuner.sweep.strategies import EXHAUSTIVE
 

@@ -144,7 +144,7 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
     from tuner.cli.run_output import Progress
     from tuner.moe import tuning
     from tuner.store.store import Store
-    from tuner.sweep.report import Plan
+    from tuner.sweep.plan import Plan
     from tuner.sweep.run import sweep
 
     spent = []

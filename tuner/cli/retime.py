@@ -132,7 +132,7 @@ def _keep(db: str, played: Sequence[Retimed], runner: PairedRunner) -> None:
 def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None:
     """Tune problems again, the shipped config among the candidates."""
     from tuner.store.store import Store
-    from tuner.sweep.report import Plan
+    from tuner.sweep.plan import Plan
     from tuner.sweep.run import sweep
 
     problems = [one.row.problem for one in wrong]

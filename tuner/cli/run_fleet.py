@@ -21,7 +21,8 @@ from tuner.fleet.node import kernels_of
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.store.store import Store
-from tuner.sweep.report import Plan, Report
+from tuner.sweep.plan import Plan
+from tuner.sweep.report import Report
 
 
 def tune(

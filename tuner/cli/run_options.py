@@ -17,7 +17,7 @@ from tuner.problem import Problem
 from tuner.problem.shard import Shard
 
 if TYPE_CHECKING:
-    from tuner.sweep.report import Plan
+    from tuner.sweep.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class RunOptions:
 
     def plan(self, suggested: Mapping[Problem, Sequence[Config]]) -> Plan:
         """Return what a sweep is to do, where `tuner import` suggested these configs."""
-        from tuner.sweep.report import Plan
+        from tuner.sweep.plan import Plan
         from tuner.sweep.strategies import STRATEGIES
 
         return Plan(

@@ -18,7 +18,9 @@ from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, Family
 from tuner.store.records import Outcome
 from tuner.sweep.job import SPENT, Job
-from tuner.sweep.report import Forecast, Observer, ProblemReport, Report
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Forecast
+from tuner.sweep.report import ProblemReport, Report
 
 _LONG_S = 30.0
 """A search that ends sooner needs no estimate."""

@@ -15,7 +15,7 @@ from tuner.fleet.ledger import Ledger, RefusedError
 from tuner.fleet.messages import Delivery, Hello
 from tuner.fleet.queue import LEASE_S
 from tuner.store.store import RunStatus
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 
 LOOK_S = 2.0
 """How often new machines are looked for."""

@@ -34,7 +34,9 @@ from tuner.sweep.crew import Crew
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.loop import Loop
-from tuner.sweep.report import Observer, Plan, ProblemReport, Report
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Plan
+from tuner.sweep.report import ProblemReport, Report
 from tuner.sweep.run import estimates
 from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.version import __version__

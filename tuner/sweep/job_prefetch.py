@@ -25,7 +25,7 @@ from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.job import Job
 from tuner.sweep.ladder import TuningStep
 from tuner.sweep.neighbours import errors_nearby, nearest
-from tuner.sweep.report import Plan
+from tuner.sweep.plan import Plan
 from tuner.sweep.search_task import Listing, list_spaces, make_search_task
 
 _IMPORTED = ("torch", "triton", "triton.language")

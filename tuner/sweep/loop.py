@@ -21,7 +21,9 @@ from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.ladder import Result
-from tuner.sweep.report import Observer, Plan, ProblemReport, Report
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Plan
+from tuner.sweep.report import ProblemReport, Report
 from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.sweep.storage import SweepStore
 from tuner.sweep.supervisor import Phase, WorkerSupervisor

@@ -1,41 +1,16 @@
-"""What a sweep is asked to do, and what it reports."""
+"""How a sweep ended, and each of its problems."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.hardware.device import Device, Environment
-from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.store.records import Outcome, State, Winner
-from tuner.sweep.job import SPENT, Job
-from tuner.sweep.race import RACE
-from tuner.sweep.search import Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do for each problem.
-
-    Attributes:
-        strategy: picks and orders the candidates.
-        trials: the most candidates tried for a problem, None for all.
-        time_budget_s: seconds that the sweep may take, from the start of its processes. No trial is begun that would
-            leave no time for finals; a problem with any trial is decided on what was measured.
-        fresh: measure again what earlier runs measured.
-        seed: seeds random choices.
-        suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
-    """
-
-    strategy: Strategy = RACE
-    trials: int | None = None
-    time_budget_s: float | None = None
-    fresh: bool = False
-    seed: int = 0
-    suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
+from tuner.store.records import State, Winner
+from tuner.sweep.job import SPENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +53,15 @@ class ProblemReport:
 
 @dataclass(slots=True)
 class Report:
-    """How a sweep ended; problems that no GPU began are in `untried`.
+    """How a sweep ended.
 
     Attributes:
-        families: ladders whose every step ended.
+        device, environment: where every figure was measured.
+        problems: those that ended, in that order; a problem that an earlier run decided is among them.
+        untried: problems that no GPU began.
+        families: of ladders whose every step ended.
         untuned: those of `untried` that no earlier run decided either.
+        interrupted: whether the caller stopped the sweep.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -111,34 +90,3 @@ class Report:
         """Whether the time budget ended the sweep before every problem was decided."""
         given_up = any(problem.winner is None and problem.reason == SPENT for problem in self.problems)
         return not self.interrupted and (bool(self.untried) or given_up)
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a sweep would do for a problem: try at most `to_try` of `considered` configs, besides `known` trials."""
-
-    problem: Problem
-    default: Config | None
-    considered: int
-    to_try: int
-    known: int
-    reason: str = ""
-
-
-class Observer:
-    """Is told what happens in a sweep; a subclass overrides the methods that it needs."""
-
-    def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
-        """The workers have opened their devices."""
-
-    def problem_started(self, job: Job, gpu: int | None) -> None:
-        """A GPU begins a problem."""
-
-    def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:
-        """A trial ended."""
-
-    def problem_ended(self, report: ProblemReport) -> None:
-        """A problem was decided or given up."""
-
-    def family_decided(self, family: Family) -> None:
-        """A ladder's every step ended."""

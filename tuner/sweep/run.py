@@ -29,7 +29,9 @@ from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import Estimate, TuningStep
 from tuner.sweep.loop import Loop
-from tuner.sweep.report import Forecast, Observer, Plan, Report
+from tuner.sweep.observer import Observer
+from tuner.sweep.plan import Forecast, Plan
+from tuner.sweep.report import Report
 from tuner.sweep.shared_agenda import SharedAgenda
 
 Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
