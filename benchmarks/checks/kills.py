@@ -41,7 +41,7 @@ from tuner.hardware.device import KNOWN
 from tuner.store import runs
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import crew, loop
+from tuner.sweep import loop, sweep_processes
 from tuner.sweep.compile_pool import CompilePool
 
 log = open(sys.argv.pop(1), "a", buffering=1)
@@ -68,7 +68,7 @@ def start_pool(self, device):
 
 Store.record = told(Store.record, recorded)
 Progress.trial_ended = told(Progress.trial_ended, lambda job, *ended: say("measured", job.problem, *ended))
-crew.Crew._start_pool = start_pool
+sweep_processes.SweepProcesses._start_pool = start_pool
 from tuner.cli import main
 main(sys.argv[1:])
 """

@@ -34,7 +34,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.sweep.crew import Crew
+from tuner.sweep.sweep_processes import SweepProcesses
 
 if TYPE_CHECKING:
     from tuner.sweep.supervisor import WorkerSupervisor
@@ -65,7 +65,7 @@ class Watch:
             return "start"
         workers = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
         for supervisor in workers:
-            if supervisor.seat.is_on_device:
+            if supervisor.slot.has_turn:
                 return AT_WORK.get(supervisor.phase.name, "loop")
         jobs = [(supervisor.phase, supervisor.job) for supervisor in workers if supervisor.job is not None]
         if not jobs:
@@ -153,11 +153,11 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
         from tuner.hardware.device import KNOWN
         from tuner.sweep.compile_pool import CompilePool
 
-        Crew._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign,assignment]
+        SweepProcesses._start_pool = lambda self, _device: self._stack.enter_context(  # type: ignore[method-assign,assignment]
             CompilePool(KNOWN["sm_90"])
         )
     indices: list[int | None] = [None] * gpus if rehearse else list(range(gpus))
-    with Crew(indices) as crew, contextlib.ExitStack() as stack:
+    with SweepProcesses(indices) as processes, contextlib.ExitStack() as stack:
         from tuner.problem import suite
         from tuner.store.store import Store
         from tuner.sweep.observer import Observer
@@ -172,11 +172,11 @@ def tuned(gpus: int, suite_name: str, folder: Path, *, rehearse: bool) -> dict[s
                 watch.left -= 1  # type: ignore[operator]
 
         store = stack.enter_context(Store.open(folder / "tuner.db"))
-        watch = Watch(crew.supervisors, crew.begun)
+        watch = Watch(processes.supervisors, processes.begun)
         watch.thread.start()
-        report = sweep(store, suite.load(suite_name), crew, Plan(), observer=Left())
+        report = sweep(store, suite.load(suite_name), processes, Plan(), observer=Left())
         compilers_s = sum(
-            each.resources.compile_ms / 1e3 for each in crew.pool._results.values() if hasattr(each, "resources")
+            each.resources.compile_ms / 1e3 for each in processes.pool._results.values() if hasattr(each, "resources")
         )
         watch.ended.set()
         watch.thread.join()

@@ -15,8 +15,8 @@ import pytest
 
 from tuner.bench.contest import Contest
 from tuner.sweep import gpu_lock, paired
-from tuner.sweep.crew import Crew
 from tuner.sweep.paired import PairedRunner
+from tuner.sweep.sweep_processes import SweepProcesses
 from tuner.sweep.worker import Worker
 
 HOLD = """
@@ -152,25 +152,25 @@ def test_what_a_crew_waits_for_its_card_is_not_counted_and_the_card_is_its_own_u
 ):
     on_a_card(card)
     held = gpu_lock.hold([card])
-    with Crew([None]) as crew:
-        crew.wait_until_ready()
-        begun = crew.begun
+    with SweepProcesses([None]) as processes:
+        processes.wait_until_ready()
+        begun = processes.begun
         assert is_busy(card)
         monkeypatch.setattr(gpu_lock, "time", SimpleNamespace(sleep=lambda _: held.close()))
-        crew.hold_gpus()
-        assert crew.begun > begun
+        processes.hold_gpus()
+        assert processes.begun > begun
         assert is_busy(card)
     assert not is_busy(card)
 
 
 @pytest.mark.long
 def test_a_dry_run_and_the_interpreter_need_no_lock(card, on_a_card):
-    with Crew([None]) as crew:
-        crew.wait_until_ready()
-        crew.hold_gpus()
+    with SweepProcesses([None]) as processes:
+        processes.wait_until_ready()
+        processes.hold_gpus()
     on_a_card(card)
-    with gpu_lock.hold([card]), Crew([None], compilers=False) as crew:
-        crew.wait_until_ready()
+    with gpu_lock.hold([card]), SweepProcesses([None], compilers=False) as processes:
+        processes.wait_until_ready()
 
 
 @pytest.mark.parametrize("make", [lambda: Contest(None, []), lambda: PairedRunner(0)], ids=["bench", "regret"])

@@ -53,10 +53,10 @@ def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_to
     tuned, problem = (Problem(m, 4096, 4096, dtype="bf16", layout="nt") for m in (64, 128))
     knowledge = SweepKnowledge(times_us={tuned: {registry.default_config(problem, DEVICE): 12.0}})
     most = {}
-    for taught in (False, True):
-        job = make_job(TuningStep(problem, taught=taught), DEVICE, Plan(), knowledge)
+    for warm_started in (False, True):
+        job = make_job(TuningStep(problem, warm_started=warm_started), DEVICE, Plan(), knowledge)
         job.resume({})
-        most[taught] = job.most
+        most[warm_started] = job.most
     assert most[True] < 30 < most[False]
 
 

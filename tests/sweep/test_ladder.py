@@ -96,8 +96,8 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
     probes = [step for step in order if step.strategy is PROBE]
     assert 0 < len(probes) <= MOST_PROBES
     assert all(step.configs for step in probes)
-    assert [step.taught for step in order] == [False] * 5 + [True] * (len(order) - 5)
-    checks = [step for step in order if step.must_play]
+    assert [step.warm_started for step in order] == [False] * 5 + [True] * (len(order) - 5)
+    checks = [step for step in order if step.in_finals]
     assert order[-CHECKS:] == checks
     assert len(set(ms)) == len(ms)
 
@@ -303,7 +303,7 @@ def test_a_check_that_loses_much_becomes_a_point_and_others_are_drawn():
         while agenda:
             step = agenda.take()
             m = step.problem.m
-            checked += [m] * step.must_play
+            checked += [m] * step.in_finals
             best = min((usual, better), key=lambda config: us(config, m))
             ratios = {config: us(config, m) / us(best, m) for config in (usual, better)}
             tuned[step.problem] = dataclasses.replace(winner(step.problem, best), median_us=us(best, m))
@@ -384,10 +384,10 @@ def test_batches_that_learn_come_after_those_they_learn_from():
         steps.append(step := agenda.take())
         tuned[step.problem] = winner(step.problem, CONFIGS[0])
         agenda.ended(step.problem, Result(tuned[step.problem]), tuned.values())
-    in_full = [batch_of(step.problem) for step in steps if not step.taught]
-    assert steps[: len(in_full)] == [step for step in steps if not step.taught]
+    in_full = [batch_of(step.problem) for step in steps if not step.warm_started]
+    assert steps[: len(in_full)] == [step for step in steps if not step.warm_started]
     assert set(in_full) == {1, 4, 16, 64}
-    assert any(batch_of(step.problem) not in dict(batched_rungs(1, 64)).values() for step in steps if step.must_play)
+    assert any(batch_of(step.problem) not in dict(batched_rungs(1, 64)).values() for step in steps if step.in_finals)
 
 
 def test_a_second_run_over_batches_records_nothing_again_and_other_batches_are_another_family():

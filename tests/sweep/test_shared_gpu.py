@@ -14,7 +14,7 @@ import pytest
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import crew, loop, messages, worker
+from tuner.sweep import loop, messages, sweep_processes, worker
 from tuner.sweep.compile_pool import CompilePool, Urgency
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Plan
@@ -75,8 +75,8 @@ def shared(faulty, tmp_path, monkeypatch, workers):
     def start_pool(self, _device):
         return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=workers))
 
-    monkeypatch.setattr(crew.Crew, "_start_pool", start_pool)
-    monkeypatch.setattr(crew, "WORKERS_OF_A_GPU", workers)
+    monkeypatch.setattr(sweep_processes.SweepProcesses, "_start_pool", start_pool)
+    monkeypatch.setattr(sweep_processes, "WORKERS_OF_A_GPU", workers)
     folder = tmp_path / "shared"
     folder.mkdir()
     with Store.open(str(tmp_path / "tuner.db")) as store:

@@ -20,7 +20,7 @@ from tuner.problem import Problem
 from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
-from tuner.sweep import child, crew, job_prefetch, loop, supervisor, worker
+from tuner.sweep import child, job_prefetch, loop, supervisor, sweep_processes, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
 from tuner.sweep.observer import Observer
@@ -455,7 +455,7 @@ def test_a_sweep_with_compilers_that_fail_records_their_states_and_goes_on(fault
     def start_pool(self, device):
         return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
 
-    monkeypatch.setattr(crew.Crew, "_start_pool", start_pool)
+    monkeypatch.setattr(sweep_processes.SweepProcesses, "_start_pool", start_pool)
     kinds = "good,raise,segfault,hang,big"
     problems = [faulty(configs=1, behaviours=kinds, compiled=True), faulty(configs=2, behaviours="good")]
     first, second = sweep(store, problems, [None], Plan(EXHAUSTIVE)).problems

@@ -117,10 +117,10 @@ def _on_device(problems: RunProblems, options: RunOptions) -> Callable[[Device],
 
 
 def _run(problems: RunProblems, gpus: Sequence[int | None], options: RunOptions) -> int:
-    from tuner.sweep.crew import Crew
+    from tuner.sweep.sweep_processes import SweepProcesses
 
     configs = suggested(options.suites)
-    with Crew(gpus) as crew:
+    with SweepProcesses(gpus) as processes:
         # Imported while the processes start, because SQLAlchemy and rich take as long.
         from tuner.cli.run_output import Progress, closing_table, report_json
         from tuner.store.store import Store
@@ -129,7 +129,7 @@ def _run(problems: RunProblems, gpus: Sequence[int | None], options: RunOptions)
         plan = options.plan(configs)
         with Store.open(options.db) as store, Progress() as progress, stop_on_signal() as stop:
             problems_on = _on_device(problems, options)
-            report = sweep(store, problems_on, crew, plan, argv=sys.argv, observer=progress, stop=stop)
+            report = sweep(store, problems_on, processes, plan, argv=sys.argv, observer=progress, stop=stop)
     if options.as_json:
         print_json(report_json(report))
     else:

@@ -70,10 +70,10 @@ class Feed(Agenda):
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
         """As of an agenda; notes what will be over by it, once its families are written."""
-        awaited = self._of.get(problem, [])
+        awaited = self._awaiting.get(problem, [])
         complete = super().ended(problem, result, winners)
-        pending = {id(climb) for climbs in self._of.values() for climb in climbs}
-        self._ended += [climb.ladder for climb in awaited if id(climb) not in pending] if awaited else [problem]
+        pending = {id(progress) for each in self._awaiting.values() for progress in each}
+        self._ended += [each.ladder for each in awaited if id(each) not in pending] if awaited else [problem]
         return complete
 
     def written(self) -> None:

@@ -30,7 +30,6 @@ from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
 from tuner.store.rows import trial_row
 from tuner.store.runs import Run
-from tuner.sweep.crew import Crew
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.loop import Loop
@@ -39,6 +38,7 @@ from tuner.sweep.plan import Plan
 from tuner.sweep.report import ProblemReport, Report
 from tuner.sweep.run import estimates
 from tuner.sweep.shared_agenda import SharedAgenda
+from tuner.sweep.sweep_processes import SweepProcesses
 from tuner.version import __version__
 
 STREAM_S = 0.5
@@ -96,9 +96,9 @@ class Node(Observer):
         """
         take_priority_back()
         registry.load(self._references)
-        self._crew = Crew(self._gpus)
-        device, environment = self._crew.wait_until_ready()
-        self._crew.hold_gpus()
+        self._processes = SweepProcesses(self._gpus)
+        device, environment = self._processes.wait_until_ready()
+        self._processes.hold_gpus()
         self._feed = Feed(estimates(device))
         self._device, self._environment = device, environment
         kernels, lanes = kernels_of(self._ops), len(self._gpus)
@@ -113,7 +113,7 @@ class Node(Observer):
         """
         self._out = Delivery()
         if plan.time_budget_s is not None:
-            plan = replace(plan, time_budget_s=plan.time_budget_s + time.monotonic() - self._crew.begun)
+            plan = replace(plan, time_budget_s=plan.time_budget_s + time.monotonic() - self._processes.begun)
         threading.Thread(target=self._sweep, args=(run, plan, is_shared), name="tuner-node", daemon=True).start()
 
     def exchange(self, orders: Orders) -> Delivery:
@@ -180,22 +180,22 @@ class Node(Observer):
         return delivery
 
     def _sweep(self, run: Run, plan: Plan, is_shared: bool) -> None:
-        crew, start_s = self._crew, time.monotonic() - self._crew.begun
+        processes, start_s = self._processes, time.monotonic() - self._processes.begun
         error = ""
         try:
-            with crew, JobPrefetcher(plan) as prefetcher:
+            with processes, JobPrefetcher(plan) as prefetcher:
                 store = LedgerStore(self, is_shared=is_shared, fresh=plan.fresh)
                 plan = replace(plan, fresh=False)  # the store hides the past, and shows what this fleet measured
-                prefetcher.pool = crew.pool
+                prefetcher.pool = processes.pool
                 prefetcher.knowledge.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
-                loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=self, report=report)
+                loop = Loop(store, run, plan, processes=processes, prefetcher=prefetcher, observer=self, report=report)
                 loop.work(SharedAgenda(store, run, self._feed, fresh=plan.fresh), self._stop)
         except TunerError as e:
             error = str(e)
         except Exception as e:  # noqa: BLE001  the boundary of a process: the driver says what it was
             error = in_short(e)
-        compiled, compile_s = (crew.pool.compiled, crew.pool.seconds) if crew.pool else (0, 0.0)
+        compiled, compile_s = (processes.pool.compiled, processes.pool.seconds) if processes.pool else (0, 0.0)
         with self._changed:
             self._out.end = End(error, start_s, compiled, compile_s)
             self._changed.notify_all()

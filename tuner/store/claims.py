@@ -20,7 +20,7 @@ class Holder(NamedTuple):
 
     Attributes:
         host: where its run is.
-        begun: whether it has begun it, so that nobody relieves it.
+        begun: whether it has begun it, so that nobody takes it over.
     """
 
     host: str

@@ -125,9 +125,9 @@ claim = _table(
     *_columns(Boolean, "begun"),
     UniqueConstraint("problem_id", "device_id", "environment_id", "protocol"),
 )
-"""What runs that share a server's database have to themselves; it counts while its run lives.
+"""Which problems runs that share a server's database have to themselves; a claim counts while its run lives.
 
-Of a problem that is not `begun` another run may relieve its run. A row goes when its problem ends.
+Another run may take over a problem that is not `begun`. A row is deleted when its problem ends.
 """
 
 trial = _table(

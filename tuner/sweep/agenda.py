@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tuner.problem import Problem
 from tuner.problem.family import Family, Ladder
 from tuner.store.records import DecidedFamily, Winner
-from tuner.sweep.ladder import Climb, Estimate, Result, TuningStep
+from tuner.sweep.ladder import Estimate, LadderProgress, Result, TuningStep
 
 
 def distinct(listed: Iterable[Problem | Ladder]) -> list[Problem | Ladder]:
@@ -47,9 +47,9 @@ class Agenda:
         """
         self._estimate, self._finishes_first = estimate, finishes_first
         self._steps: list[TuningStep] = []
-        self._of: dict[Problem, list[Climb]] = {}
-        self._climbs: list[Climb] = []
-        self._of_family: dict[Problem, list[Climb]] = {}
+        self._awaiting: dict[Problem, list[LadderProgress]] = {}
+        self._progress: list[LadderProgress] = []
+        self._by_family: dict[Problem, list[LadderProgress]] = {}
         self._known: dict[Problem, list[DecidedFamily]] = {}
         for item in distinct([*problems, *ladders]):
             self.add(item)
@@ -59,7 +59,7 @@ class Agenda:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may be added: a sweep waits for it."""
+        """Whether more problems may be added, so that a sweep must not end yet."""
         return False
 
     def add(self, item: Problem | Ladder) -> None:
@@ -67,17 +67,17 @@ class Agenda:
         if isinstance(item, Problem):
             self._steps.append(TuningStep(item))
             return
-        climb = Climb(item, self._estimate, self._known.get(item.family, ()))
-        self._climbs.append(climb)
-        self._of_family.setdefault(item.family, []).append(climb)
-        self._add(climb, climb.begin(), is_begin=True)
+        progress = LadderProgress(item, self._estimate, self._known.get(item.family, ()))
+        self._progress.append(progress)
+        self._by_family.setdefault(item.family, []).append(progress)
+        self._add(progress, progress.begin(), is_begin=True)
 
     def know(self, families: Iterable[DecidedFamily]) -> None:
         """Take note of what earlier runs recorded on the same device and under the same environment."""
         for found in families:
             self._known.setdefault(found.family.problem, []).append(found)
-        for climb in self._climbs:
-            climb.known = self._known.get(climb.ladder.family, ())
+        for progress in self._progress:
+            progress.known = self._known.get(progress.ladder.family, ())
 
     @property
     def problems(self) -> list[Problem]:
@@ -92,50 +92,50 @@ class Agenda:
         """Have a step taken again, before all others."""
         self._steps.insert(0, step)
 
-    def tops(self, problem: Problem) -> set[Problem]:
-        """The last rungs of the ladders that go on from how a problem ends, and of those they may share steps with.
+    def ladder_keys(self, problem: Problem) -> set[Problem]:
+        """What a run claims before a step of a ladder: the last rungs of all open ladders of the problem's families.
 
-        These are the ladders of their families. Two runs of which each has one of two such ladders would wait for each
-        other, so that a run has all of them, or none.
+        Ladders of one family may have steps in common. Two runs with one such ladder each would wait for each other,
+        so a run claims all of them, or none.
         """
-        families = {climb.ladder.family for climb in self._of.get(problem, ())}
-        beside = (climb for family in families for climb in self._of_family[family])
-        return {climb.ladder.rungs[-1] for climb in beside if climb.is_open}
+        families = {progress.ladder.family for progress in self._awaiting.get(problem, ())}
+        beside = (progress for family in families for progress in self._by_family[family])
+        return {progress.ladder.rungs[-1] for progress in beside if progress.is_open}
 
     @property
-    def open_tops(self) -> set[Problem]:
+    def open_ladder_keys(self) -> set[Problem]:
         """The last rungs of the ladders that are not complete."""
-        return {climb.ladder.rungs[-1] for climbs in self._of.values() for climb in climbs}
+        return {progress.ladder.rungs[-1] for awaiting in self._awaiting.values() for progress in awaiting}
 
     def drop(self) -> list[Problem]:
         """Give up what was not begun, and return its problems."""
         given_up, self._steps = self.problems, []
-        self._of.clear()
+        self._awaiting.clear()
         return given_up
 
     def awaits(self, problem: Problem) -> bool:
         """Whether a ladder goes on from how this problem ends."""
-        return problem in self._of
+        return problem in self._awaiting
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
         """Take note of how a problem ended; returns the families that are complete by it.
 
         Args:
             problem: what ended.
-            result, winners: see `Climb.ended`.
+            result, winners: see `LadderProgress.ended`.
         """
         complete = []
-        for climb in self._of.pop(problem, ()):
-            self._add(climb, climb.ended(problem.m, result, winners))
-            if climb.family is not None:
-                complete.append(climb.family)
+        for progress in self._awaiting.pop(problem, ()):
+            self._add(progress, progress.ended(problem.m, result, winners))
+            if progress.family is not None:
+                complete.append(progress.family)
         return complete
 
     def written(self) -> None:
-        """Hear that what came of all that has ended was written."""
+        """Called once the results of all ended problems are stored."""
 
-    def _add(self, climb: Climb, steps: Sequence[TuningStep], *, is_begin: bool = False) -> None:
-        new = [step for step in steps if step.problem not in self._of]
+    def _add(self, progress: LadderProgress, steps: Sequence[TuningStep], *, is_begin: bool = False) -> None:
+        new = [step for step in steps if step.problem not in self._awaiting]
         self._steps = [*new, *self._steps] if self._finishes_first and not is_begin else [*self._steps, *new]
         for step in steps:
-            self._of.setdefault(step.problem, []).append(climb)
+            self._awaiting.setdefault(step.problem, []).append(progress)

@@ -64,8 +64,8 @@ class Job:
         draft_s: the seconds it took to make the job, before that.
     """
 
-    def __init__(self, task: SearchTask, strategy: Strategy, *, must_play: Sequence[Config] = ()) -> None:
-        """Begin a search; nothing is proposed yet. `must_play` play the finals however fast their trials were."""
+    def __init__(self, task: SearchTask, strategy: Strategy, *, in_finals: Sequence[Config] = ()) -> None:
+        """Begin a search; nothing is proposed yet. `in_finals` play the finals however fast their trials were."""
         self.problem, self.device, self.strategy = task.problem, task.device, strategy
         self.specs, self.default = task.specs, task.default
         self._versions = {name: version_of(spec) for name, spec in self.specs.items()}
@@ -75,7 +75,7 @@ class Job:
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}
         self.ratios: dict[Config, float] = {}
-        self._must_play = must_play
+        self._in_finals = in_finals
         self.measured = self.resumed = 0
         self._known: Mapping[Config, Outcome] = {}
         self._stopped = ""
@@ -237,7 +237,7 @@ class Job:
             return []
         limit_us = self.strategy.margin * self._median_us(ranked[0])
         near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
-        near += [config for config in (*self._must_play, self.default) if config in ranked]
+        near += [config for config in (*self._in_finals, self.default) if config in ranked]
         return list(dict.fromkeys(near))
 
     def _median_us(self, config: Config) -> float:

@@ -68,10 +68,10 @@ def make_job(
             seed=plan.seed,
             nearby=lambda: nearest(problem, knowledge.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
-            errors=(lambda: errors_nearby(problem, device, knowledge.times_us)) if step.taught else dict,
+            errors=(lambda: errors_nearby(problem, device, knowledge.times_us)) if step.warm_started else dict,
             listing=listing,
         )
-        job = Job(task, step.strategy or plan.strategy, must_play=step.configs if step.must_play else ())
+        job = Job(task, step.strategy or plan.strategy, in_finals=step.configs if step.in_finals else ())
     except SystemExit as e:  # of a user's `make_inputs` or rules
         raise KernelError(f"the code of its kernel called sys.exit({e})") from e
     job.draft_s = time.monotonic() - start

@@ -51,7 +51,7 @@ Estimate = Callable[[Config, Problem], float | None]
 
 
 def _probe(task: SearchTask) -> Search:
-    return Race(task, taught=PROBED)
+    return Race(task, warm_pace=PROBED)
 
 
 PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, revisits=False)
@@ -66,15 +66,15 @@ class TuningStep:
         problem: the problem.
         strategy: how it is searched; None for the sweep's own way.
         configs: configs to try first.
-        must_play: whether these also play the finals, however their trials ended up.
-        taught: whether the search may start from what was measured of other steps of the same ladder.
+        in_finals: whether these also play the finals, however their trials ended up.
+        warm_started: whether the search may start from what was measured of other steps of the same ladder.
     """
 
     problem: Problem
     strategy: Strategy | None = None
     configs: tuple[Config, ...] = ()
-    must_play: bool = False
-    taught: bool = False
+    in_finals: bool = False
+    warm_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Result:
 
 
 @dataclass(slots=True)
-class Climb:
+class LadderProgress:
     """The work on one ladder.
 
     Attributes:
@@ -131,7 +131,7 @@ class Climb:
         # The first row of a tile comes when the winners on both sides are known, and plays them.
         firsts = [m for m in rest if m > _TILE and m - 1 in ms]
         self._later = [[m for m in rest if m not in firsts], firsts]
-        return self._wait_for(TuningStep(self.ladder.at(m), taught=self.ladder.taught) for m in anchors)
+        return self._wait_for(TuningStep(self.ladder.at(m), warm_started=self.ladder.taught) for m in anchors)
 
     def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[TuningStep]:
         """Take note of how a step ended; return the steps that follow from it.
@@ -153,11 +153,13 @@ class Climb:
     def _next(self, winners: Iterable[Winner]) -> list[TuningStep]:
         while self._later:
             if ms := self._later.pop(0):
-                return self._wait_for(TuningStep(self.ladder.at(m), None, self._won_beside(m), taught=True) for m in ms)
+                return self._wait_for(
+                    TuningStep(self.ladder.at(m), None, self._won_beside(m), warm_started=True) for m in ms
+                )
         if not self._is_recalled:
             self._is_recalled = True
             if ms := self._rows_of_known():
-                return self._wait_for(TuningStep(self.ladder.at(m), PROBE, taught=True) for m in ms)
+                return self._wait_for(TuningStep(self.ladder.at(m), PROBE, warm_started=True) for m in ms)
         if not self._points or self._is_known():
             return []
         if self._mends < MOST_MENDS and not self._points.keys().isdisjoint(self._served):
@@ -203,7 +205,7 @@ class Climb:
         widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
         between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MOST_PROBES - self._probes]
         self._probes += len(between)
-        return [TuningStep(self.ladder.at(m), PROBE, self._won_beside(m), taught=True) for m in between]
+        return [TuningStep(self.ladder.at(m), PROBE, self._won_beside(m), warm_started=True) for m in between]
 
     def _undecided(self) -> list[tuple[int, int]]:
         return [
@@ -294,7 +296,7 @@ class Climb:
             if wanted and problem not in tuned and m not in (*self._points, *self._served):
                 serving = next(each for each in ranges if m <= each.last_m)
                 self._served[m] = config = self._points[serving.row_m].config
-                steps.append(TuningStep(problem, None, (config,), must_play=True, taught=True))
+                steps.append(TuningStep(problem, None, (config,), in_finals=True, warm_started=True))
         return steps
 
     def _check(self) -> Check | None:

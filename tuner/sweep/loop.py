@@ -16,7 +16,6 @@ from tuner.kernel.config import Config
 from tuner.store.records import Trial, Winner
 from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
-from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
@@ -27,6 +26,7 @@ from tuner.sweep.report import ProblemReport, Report
 from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.sweep.storage import SweepStore
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
+from tuner.sweep.sweep_processes import SweepProcesses
 
 COMMIT_S = 0.5
 """A trial is committed at most this long after it ended."""
@@ -58,23 +58,23 @@ class Loop:
         run: Run,
         plan: Plan,
         *,
-        crew: Crew,
+        processes: SweepProcesses,
         prefetcher: JobPrefetcher,
         observer: Observer,
         report: Report,
     ) -> None:
         """Prepare; nothing is measured yet.
 
-        The store is open for writing with `run` begun in it, the crew is ready, and the report is filled in as problems
-        end.
+        The store is open for writing with `run` begun in it, the processes are ready, and the report is filled in as
+        problems end.
         """
         self._store, self._run = store, run
-        self._supervisors, self._pool, self._prefetcher = crew.supervisors, crew.pool, prefetcher
+        self._supervisors, self._pool, self._prefetcher = processes.supervisors, processes.pool, prefetcher
         self._observer, self._report = observer, report
         self._history = History(store, report.device, report.environment, fresh=plan.fresh)
         self._plan = plan
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
-        self._begun, self._finals_s = crew.begun, _FINALS_S
+        self._begun, self._finals_s = processes.begun, _FINALS_S
         self._trials: list[Trial] = []
         self._unsure = False  # whether some of them may be stored: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
@@ -104,7 +104,7 @@ class Loop:
                     if supervisor.phase is Phase.DONE:
                         self._conclude(supervisor, interrupted=stop.is_set())
                 # Of a GPU's problems, the oldest has the first turn.
-                for supervisor in sorted(self._supervisors, key=lambda each: each.seat.age):
+                for supervisor in sorted(self._supervisors, key=lambda each: each.slot.age):
                     if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
@@ -122,7 +122,7 @@ class Loop:
 
     def _late(self) -> bool:
         """Return whether the rest of the time budget is for finals alone."""
-        problems = max(1 + len(supervisor.seat.others) for supervisor in self._supervisors)  # of one GPU
+        problems = max(1 + len(supervisor.slot.others) for supervisor in self._supervisors)  # of one GPU
         kept_back = min(problems * self._finals_s, _FINALS_SHARE * self._budget_s)
         return time.monotonic() - self._begun > self._budget_s - kept_back
 
@@ -132,11 +132,11 @@ class Loop:
 
     @property
     def _idle_gpus(self) -> int:
-        return sum(supervisor.phase is Phase.FREE and supervisor.seat.is_first for supervisor in self._supervisors)
+        return sum(supervisor.phase is Phase.FREE and supervisor.slot.is_first for supervisor in self._supervisors)
 
     def _may_begin(self, supervisor: WorkerSupervisor) -> bool:
         """Return whether a supervisor may take on a problem; no GPU gets another one while some GPU has none."""
-        return supervisor.may_begin and (supervisor.seat.is_first or not self._idle_gpus)
+        return supervisor.may_begin and (supervisor.slot.is_first or not self._idle_gpus)
 
     def _listen(self, *, stopping: bool) -> None:
         """Wait a moment for replies and hand them to their supervisors."""

@@ -55,7 +55,7 @@ FULL = Pace(
     trials=Share(14, LEAST_TRIALS, 320), first=Share(56, 14, 36), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
 )
 """The pace where nothing like the problem was measured."""
-TAUGHT = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
+WARM_STARTED = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
 """The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
 PROBED = Pace(Share(1, 6, 6), Share(1, 6, 6), Share(1, 1, 1), Share(1, 1, 1))
 """The pace between two rungs that are close to each other."""
@@ -73,7 +73,7 @@ _KNOWN = 10
 """How many of the fastest trials of earlier runs take part."""
 _PRIOR = 0.15
 """The weight of the median error in each correction; a measured config at distance 0 weighs 1."""
-_CURIOSITY = 0.02
+_EXPLORATION_BONUS = 0.02
 """How much faster, in log time, a config unlike any measured one is assumed to be, so that no region goes unseen."""
 _AXIS_WEIGHTS = {"GROUP_SIZE_M": 0.4, "EPILOGUE_PARTS": 0.5}
 """Parameters that change a time less than their steps suggest; all others weigh 1."""
@@ -84,9 +84,9 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 class Race:
     """The race for one problem's winner."""
 
-    def __init__(self, task: SearchTask, *, taught: Pace = TAUGHT) -> None:
-        """Rank every config by its kernel's estimate; `taught` is the pace where something like it was measured."""
-        self._taught = taught
+    def __init__(self, task: SearchTask, *, warm_pace: Pace = WARM_STARTED) -> None:
+        """Rank every config by its kernel's estimate; `warm_pace` is the pace where something like it was measured."""
+        self._warm_pace = warm_pace
         self.stopped = ""
         self._task = task
         self._configs = list(dict.fromkeys([task.default, *task.configs]))
@@ -97,7 +97,7 @@ class Race:
         self._ranking: Sequence[int] = ()
         self._proposed: dict[Config, None] = {}
         self._best = math.inf
-        self._since_gain = 0
+        self._trials_without_gain = 0
         self._errors: Mapping[Config, tuple[float, float]] = {}
         self._set_pace(FULL)
 
@@ -110,7 +110,7 @@ class Race:
         """Return the next wave; nothing when trials bring no gain any more, or all are spent."""
         if not self._proposed:
             self._errors = {config: error for config, error in self._task.errors().items() if config in self._index}
-            self._set_pace(self._taught if self._errors else FULL)
+            self._set_pace(self._warm_pace if self._errors else FULL)
         left = self.most - len(self._proposed)
         self._learn(outcomes)
         if not self._proposed:
@@ -118,12 +118,12 @@ class Race:
         if left <= 0:
             complete = self.most == len(self._configs)
             self.stopped = "every config was tried" if complete else f"its {self.most} trials are spent"
-        elif self._since_gain >= self._patience:
-            self.stopped = f"{self._since_gain} trials brought no gain"
+        elif self._trials_without_gain >= self._patience:
+            self.stopped = f"{self._trials_without_gain} trials brought no gain"
         if self.stopped:
             return ()
         wave = self._take(self._promising(), min(self._wave, left))
-        self._since_gain += len(wave)
+        self._trials_without_gain += len(wave)
         return wave
 
     def reserve(self) -> Sequence[Config]:
@@ -184,7 +184,7 @@ class Race:
         }
         best = min(measured.values(), default=math.inf)
         if best < self._best - GAIN:
-            self._since_gain = 0
+            self._trials_without_gain = 0
         self._best = min(self._best, best)
         known = {index: (time - self._estimates[index], 1.0) for index, time in measured.items()}
         known = {self._index[config]: error for config, error in self._errors.items()} | known
@@ -196,7 +196,7 @@ class Race:
         weights = np.exp(-distances) * trust
         correction = (weights @ errors + _PRIOR * np.median(errors)) / (weights.sum(axis=1) + _PRIOR)
         novelty = 1 - np.minimum(1.0, weights.max(axis=1))
-        self._predicted, self._ranking = self._estimates + correction - _CURIOSITY * novelty, ()
+        self._predicted, self._ranking = self._estimates + correction - _EXPLORATION_BONUS * novelty, ()
 
 
 def _coordinates(configs: Sequence[Config]) -> _Array:

@@ -24,7 +24,6 @@ from tuner.progress import with_estimate
 from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.crew import Crew
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import Estimate, TuningStep
@@ -33,6 +32,7 @@ from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Forecast, Plan
 from tuner.sweep.report import Report
 from tuner.sweep.shared_agenda import SharedAgenda
+from tuner.sweep.sweep_processes import SweepProcesses
 
 Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | Ladder]]
 """What to tune, or a function that returns it once the device is known."""
@@ -41,7 +41,7 @@ Problems = Iterable[Problem | Ladder] | Callable[[Device], Iterable[Problem | La
 def sweep(
     store: Store,
     problems: Problems,
-    gpus: Sequence[int | None] | Crew,
+    gpus: Sequence[int | None] | SweepProcesses,
     plan: Plan,
     *,
     argv: Sequence[str] = (),
@@ -54,7 +54,7 @@ def sweep(
         store: open for writing.
         problems: each is tuned once, in this order, unless there are several GPUs and no time budget (`rarest_first`);
             the rungs of ladders come after the others.
-        gpus: CUDA indices, or [None] for the interpreter; or a `Crew` of them that was started before.
+        gpus: CUDA indices, or [None] for the interpreter; or the `SweepProcesses` of some that were started before.
         plan: what to do for each problem.
         argv: the command line, kept with the run.
         observer: told what happens.
@@ -70,27 +70,29 @@ def sweep(
         problems = tuple(problems)  # read a second time where the device is not the expected one
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
-        crew = gpus if isinstance(gpus, Crew) else stack.enter_context(Crew(gpus))
+        processes = gpus if isinstance(gpus, SweepProcesses) else stack.enter_context(SweepProcesses(gpus))
         prefetcher = stack.enter_context(JobPrefetcher(plan))
         prefetcher.import_ahead()
         # The first job is made for the device expected here while the workers open theirs.
-        expected = _expected(store, crew)
+        expected = _expected(store, processes)
         is_bounded = plan.time_budget_s is not None
-        order = {"in_order": len(crew.supervisors) == 1 or is_bounded, "finishes_first": is_bounded}
+        order = {"in_order": len(processes.supervisors) == 1 or is_bounded, "finishes_first": is_bounded}
         todo = _agenda(problems, expected, **order) if expected else Agenda(())
         if expected and todo:
             prefetcher.request(todo.take(), expected)
-        device, environment = crew.wait_until_ready(stop)
-        crew.hold_gpus(stop)  # before anything is read that who holds them now may write
-        prefetcher.pool = crew.pool
+        device, environment = processes.wait_until_ready(stop)
+        processes.hold_gpus(stop)  # before anything is read that who holds them now may write
+        prefetcher.pool = processes.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
             todo = _agenda(problems, device, **order)
         prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.survive_outages(run)
-        report = Report(device, environment, start_s=time.monotonic() - crew.begun)
-        loop = Loop(store, run, plan, crew=crew, prefetcher=prefetcher, observer=observer or Observer(), report=report)
+        report = Report(device, environment, start_s=time.monotonic() - processes.begun)
+        loop = Loop(
+            store, run, plan, processes=processes, prefetcher=prefetcher, observer=observer or Observer(), report=report
+        )
         try:
             loop.work(SharedAgenda(store, run, todo, fresh=plan.fresh), stop or threading.Event())
         except BaseException as e:
@@ -99,15 +101,15 @@ def sweep(
                 store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
             raise
         store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
-        if crew.pool is not None:
-            report.compiled, report.compile_s = crew.pool.compiled, crew.pool.seconds
-        report.seconds = time.monotonic() - crew.begun
+        if processes.pool is not None:
+            report.compiled, report.compile_s = processes.pool.compiled, processes.pool.seconds
+        report.seconds = time.monotonic() - processes.begun
         return report
 
 
-def _expected(store: Store, crew: Crew) -> Device | None:
+def _expected(store: Store, processes: SweepProcesses) -> Device | None:
     """Return the device that the workers will most likely report: the only one of its architecture in the store."""
-    known = [row.device for row in store.devices() if row.device.arch == crew.arch]
+    known = [row.device for row in store.devices() if row.device.arch == processes.arch]
     return known[0] if len(known) == 1 else None
 
 
@@ -160,7 +162,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     """
     path = sqlite_path(location)
     with contextlib.ExitStack() as stack:
-        device, environment = stack.enter_context(Crew([gpu], compilers=False)).wait_until_ready()
+        device, environment = stack.enter_context(SweepProcesses([gpu], compilers=False)).wait_until_ready()
         store = None
         if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))

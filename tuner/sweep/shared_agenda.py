@@ -32,7 +32,7 @@ class SharedAgenda:
         """Claim nothing yet; with `fresh` the ladders that others tuned are tuned again."""
         self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
         self._steps: dict[Problem, TuningStep] = {}
-        self._tops: set[Problem] = set()
+        self._claimed_keys: set[Problem] = set()
         self._elsewhere: list[TuningStep] = []
         self._next_look = 0.0
         self._told = False
@@ -77,23 +77,23 @@ class SharedAgenda:
         A run that kept one and waited for another might wait for ever, for a run that has that one and waits for this.
         """
         claimed: list[Problem] = []
-        for top in sorted(self._agenda.tops(problem) - self._tops, key=str):
-            if not self._store.claim(self._run, top, begin=True):
+        for key in sorted(self._agenda.ladder_keys(problem) - self._claimed_keys, key=str):
+            if not self._store.claim(self._run, key, begin=True):
                 self._store.release(self._run, claimed)
                 return False
-            claimed.append(top)
-        self._tops.update(claimed)
+            claimed.append(key)
+        self._claimed_keys.update(claimed)
         return True
 
     def begin(self, problem: Problem) -> bool:
-        """Begin a problem that is this run's, unless another run has relieved it of that meanwhile."""
+        """Begin a problem that is this run's, unless another run has taken it over meanwhile."""
         if self._store.begin_claimed(self._run, problem):
             return True
         self._elsewhere.append(self._steps.pop(problem))
         return False
 
     def look_again(self, free: int) -> None:
-        """Take up what others have ended or left; where they have all, relieve them of what they have not begun.
+        """Take up what others have ended or left; where they have the rest, take over what they have not begun.
 
         Args:
             free: how many GPUs have nothing to do.
@@ -102,22 +102,25 @@ class SharedAgenda:
         if now < self._next_look:
             return
         self._next_look = now + PAUSE_S
-        needs = [(step, {step.problem} | self._agenda.tops(step.problem) - self._tops) for step in self._elsewhere]
+        needs = [
+            (step, {step.problem} | self._agenda.ladder_keys(step.problem) - self._claimed_keys)
+            for step in self._elsewhere
+        ]
         others = self._store.claimed_by_others(self._run, {problem for _, needed in needs for problem in needed})
         ready = [step for step, needed in needs if needed.isdisjoint(others)]
         if not ready:
             unbegun = (step for step, needed in needs if not any(others[each].begun for each in needed & others.keys()))
-            ready = [step for step in itertools.islice(unbegun, free) if self._relieve(step)]
+            ready = [step for step in itertools.islice(unbegun, free) if self._take_over(step)]
         self._elsewhere = [step for step in self._elsewhere if step not in ready]
         for step in reversed(ready):
             self._agenda.put_back(step)
-        if any(self._agenda.tops(step.problem) for step in ready):
+        if any(self._agenda.ladder_keys(step.problem) for step in ready):
             self.know_families()
         if not ready and not self._told:
             self._told = True
             self._say(others)
 
-    def _relieve(self, step: TuningStep) -> bool:
+    def _take_over(self, step: TuningStep) -> bool:
         return self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem, begin=True)
 
     def _say(self, others: Mapping[Problem, Holder]) -> None:
@@ -141,9 +144,9 @@ class SharedAgenda:
 
     def release(self, problem: Problem) -> None:
         """Give back a problem that ended, and the ladders that are complete by it, once their families are written."""
-        left = self._agenda.open_tops
-        ended = {problem, *(self._tops - left)} - left
-        self._tops &= left
+        left = self._agenda.open_ladder_keys
+        ended = {problem, *(self._claimed_keys - left)} - left
+        self._claimed_keys &= left
         self._steps.pop(problem, None)
         self._store.release(self._run, sorted(ended, key=str))
         self._agenda.written()

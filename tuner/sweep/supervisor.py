@@ -13,9 +13,9 @@ from tuner.store.records import Outcome, State, Verdict
 from tuner.sweep import messages
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool, Urgency
+from tuner.sweep.gpu_slot import GpuSlot
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.measure import ran_out_of_memory
-from tuner.sweep.seat import Seat
 from tuner.sweep.worker import Worker
 
 BATCH = 16
@@ -49,7 +49,7 @@ class WorkerSupervisor:
         pool: where binaries come from, None under the interpreter.
         phase, job: the job at hand, and how far it has come.
         busy: whether the worker owes a reply.
-        seat: the worker's place on the GPU.
+        slot: the worker's slot on the GPU.
         verdict, failure: how the last problem ended; one of them is None.
     """
 
@@ -62,7 +62,7 @@ class WorkerSupervisor:
         self.phase = Phase.FREE
         self.job: Job | None = None
         self.busy = False
-        self.seat = Seat()
+        self.slot = GpuSlot()
         self.verdict: Verdict | None = None
         self.failure: str | None = None
         self._finished: list[tuple[Config, Outcome]] = []
@@ -80,19 +80,19 @@ class WorkerSupervisor:
         """Start another worker for this one's GPU, and return its supervisor."""
         another = WorkerSupervisor(Worker(self.gpu, opens=False))
         another.gpu_uuid, another.pool, another.phase = self.gpu_uuid, self.pool, Phase.STARTING
-        another.busy, another._hello_received, another.seat = True, False, self.seat.share()
+        another.busy, another._hello_received, another.slot = True, False, self.slot.share()
         return another
 
     @property
     def may_begin(self) -> bool:
         """Whether it can take on a job."""
-        return self.phase is Phase.FREE and self.seat.has_room
+        return self.phase is Phase.FREE and self.slot.has_room
 
     def assign(self, job: Job) -> None:
         """Take on a job."""
         job.stopwatch.enter("set up")
         self.job, self.verdict, self.failure = job, None, None
-        self.seat.begin()
+        self.slot.begin()
         self._one_at_a_time, self._unexplained_deaths = self.gpu is None, 0
         self._slowest_s = None
         self.phase = Phase.SETTING_UP
@@ -101,7 +101,7 @@ class WorkerSupervisor:
         """Hand back a job that is done and be free for the next."""
         assert self.job is not None
         job, self.job, self.phase = self.job, None, Phase.FREE
-        self.seat.end()
+        self.slot.end()
         job.stopwatch.enter("")
         return job
 
@@ -123,10 +123,10 @@ class WorkerSupervisor:
         if stopping:
             self.phase = Phase.DONE if self.job else self.phase
         elif not self._hello_received:
-            if self._has_turn("set up", takes_memory=True):
+            if self._may_take_turn("set up", takes_memory=True):
                 self._open()
-        elif self.seat.others and self.seat.holds_memory and not self.seat.is_set:
-            if self._has_turn("set up"):
+        elif self.slot.others and self.slot.holds_memory and not self.slot.is_set:
+            if self._may_take_turn("set up"):
                 self._ask(messages.ClearProblem())
         elif self.job is not None:
             self._go_on(self.job, late=late)
@@ -134,24 +134,24 @@ class WorkerSupervisor:
     def _go_on(self, job: Job, *, late: bool) -> None:
         if late and not job.outcomes:
             self._end(SPENT)
-        elif not self.seat.is_set:
-            if self._has_turn("set up", takes_memory=True):
-                self.seat.holds_memory = True
+        elif not self.slot.is_set:
+            if self._may_take_turn("set up", takes_memory=True):
+                self.slot.holds_memory = True
                 self._ask(messages.SetProblem(job.problem))
         elif self.phase is Phase.SEARCHING:
             self._search(job, late=late)
         elif finalists := job.finalists():
-            if self._has_turn("finals"):
+            if self._may_take_turn("finals"):
                 self._ask(messages.PlayFinals(tuple(finalists), seed=len(job.rejected)))
         else:
             self._end(SPENT if late else f"no config worked{job.failure_summary}")
 
-    def _has_turn(self, phase: str, *, takes_memory: bool = False) -> bool:
-        """Return whether no other is in the way; the stopwatch goes on with `phase` then, or with the wait."""
-        has_turn = self.seat.has_turn(takes_memory=takes_memory)
+    def _may_take_turn(self, phase: str, *, takes_memory: bool = False) -> bool:
+        """Return whether the worker may use the GPU now; the stopwatch enters `phase` then, else "turn"."""
+        may_take_turn = self.slot.may_take_turn(takes_memory=takes_memory)
         if self.job is not None:
-            self.job.stopwatch.enter(phase if has_turn else "turn")
-        return has_turn
+            self.job.stopwatch.enter(phase if may_take_turn else "turn")
+        return may_take_turn
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
@@ -178,11 +178,11 @@ class WorkerSupervisor:
     def _search(self, job: Job, *, late: bool) -> None:
         if late:
             job.abandon()
-        urgency = Urgency.NOW if self.seat.is_first else Urgency.BESIDE
+        urgency = Urgency.NOW if self.slot.is_first else Urgency.BESIDE
         batch, decided = job.take(1 if self._one_at_a_time else BATCH, self.pool, urgency)
         for config, outcome in decided:
             self._finish(config, outcome)
-        if batch and not self._has_turn("search"):
+        if batch and not self._may_take_turn("search"):
             job.put_back(batch)
         elif batch:
             self._in_flight = batch
@@ -194,14 +194,14 @@ class WorkerSupervisor:
             self.phase = Phase.FINALS
 
     def _open(self) -> None:
-        self.busy = self.seat.is_on_device = True
+        self.busy = self.slot.has_turn = True
         try:
             self.worker.open()
         except WorkerDiedError as e:
             self._handle_death(e)
 
     def _ask(self, request: messages.Request) -> None:
-        self.busy = self.seat.is_on_device = True
+        self.busy = self.slot.has_turn = True
         self._request_begun, self._asked = False, time.monotonic()
         try:
             self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, messages.Measure) else None)
@@ -220,14 +220,14 @@ class WorkerSupervisor:
                 self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
             self._settle(reply.config, reply.outcome)
             return
-        self.busy = self.seat.is_on_device = False
+        self.busy = self.slot.has_turn = False
         if isinstance(reply, messages.Hello):
             self._hello_received = True
             self.phase = Phase.FREE if self.phase is Phase.STARTING else self.phase
         elif isinstance(reply, messages.Ready):
             self._set(reply.nbytes)
         elif isinstance(reply, messages.ProblemCleared):
-            self.seat.holds_memory = False
+            self.slot.holds_memory = False
         elif isinstance(reply, messages.Refused):
             self._refused(reply)
         elif isinstance(reply, messages.Idle) and reply.context_lost:
@@ -238,9 +238,9 @@ class WorkerSupervisor:
     def _set(self, nbytes: int) -> None:
         assert self.job is not None
         self.phase = Phase.SEARCHING
-        self.seat.set_up(nbytes / max(1, self.job.device.memory_bytes))
-        if self.seat.is_alone and self.seat.is_beside:
-            self._begin_anew_alone()
+        self.slot.set_up(nbytes / max(1, self.job.device.memory_bytes))
+        if self.slot.is_alone and self.slot.shares_memory:
+            self._restart_alone()
 
     def _refused(self, reply: messages.Refused) -> None:
         if self.phase is Phase.STARTING:
@@ -248,27 +248,27 @@ class WorkerSupervisor:
         elif not self._hello_received:
             raise SweepError(f"a new worker found its device gone: {reply.message}")
         else:
-            self.seat.holds_memory = self.seat.holds_memory and self.seat.is_set
-            if reply.no_memory and self.seat.is_beside:
-                self._begin_anew_alone()
+            self.slot.holds_memory = self.slot.holds_memory and self.slot.is_set
+            if reply.no_memory and self.slot.shares_memory:
+                self._restart_alone()
             else:
                 self._end(reply.message)
 
-    def _begin_anew_alone(self) -> None:
+    def _restart_alone(self) -> None:
         """Set the problem up once more when no other problem takes the GPU's memory, and go on from there."""
-        self.seat.begin_anew_alone()
+        self.slot.restart_alone()
         self.phase = Phase.SETTING_UP
 
     def _stay_absent(self, reason: str) -> None:
         _log.debug("GPU %s has a worker less: %s", self.gpu, reason)
         self.worker.kill()
-        self.seat.leave()
+        self.slot.leave()
         self.busy, self.phase = False, Phase.ABSENT
 
     def _decide(self, played: messages.FinalsPlayed) -> None:
         assert self.job is not None
-        if self.seat.is_beside and any(map(ran_out_of_memory, played.rejected.values())):
-            self._begin_anew_alone()
+        if self.slot.shares_memory and any(map(ran_out_of_memory, played.rejected.values())):
+            self._restart_alone()
             return
         self._deaths = self._given_up = 0
         self.job.rejected |= played.rejected
@@ -281,9 +281,9 @@ class WorkerSupervisor:
         assert self.job is not None
         if config in self._in_flight:
             self._in_flight.remove(config)
-            if self.seat.is_beside and ran_out_of_memory(outcome.message):
+            if self.slot.shares_memory and ran_out_of_memory(outcome.message):
                 self.job.put_back([config])
-                self._begin_anew_alone()
+                self._restart_alone()
             else:
                 self._finish(config, outcome)
         else:
@@ -310,7 +310,7 @@ class WorkerSupervisor:
             self._stay_absent(str(death))
             return
         if stopping:
-            self.busy = self.seat.is_on_device = False
+            self.busy = self.slot.has_turn = False
             self.phase = Phase.DONE if self.job else Phase.FREE
             return
         if self.job is not None:
@@ -350,6 +350,6 @@ class WorkerSupervisor:
             self.job.put_back(self._in_flight)
         self._in_flight = []
         self._hello_received = False
-        self.seat.vacate()
-        self.worker = Worker(self.gpu, opens=not self.seat.others)
+        self.slot.vacate()
+        self.worker = Worker(self.gpu, opens=not self.slot.others)
         self.busy = True

@@ -6,48 +6,48 @@ import sys
 import pytest
 
 from tuner.hardware.device import INTERPRETER, KNOWN
-from tuner.sweep import crew
+from tuner.sweep import sweep_processes
 
 pytest.importorskip("triton")
 
 
-def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_the_crew(monkeypatch):
-    monkeypatch.setattr(crew, "first_arch", lambda: "sm_90")
-    monkeypatch.setattr(crew, "Worker", Somebody)
+def test_compilers_for_the_machines_gpu_start_unasked_and_end_with_them(monkeypatch):
+    monkeypatch.setattr(sweep_processes, "first_arch", lambda: "sm_90")
+    monkeypatch.setattr(sweep_processes, "Worker", Somebody)
     monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: worker)
-    with crew.Crew([0]) as hired:
-        assert hired.pool.arch == "sm_90"
-        device, _ = hired.wait_until_ready()
+    with sweep_processes.SweepProcesses([0]) as processes:
+        assert processes.pool.arch == "sm_90"
+        device, _ = processes.wait_until_ready()
         assert device == KNOWN["sm_90"]
-    assert not hired.pool._pool.result().active
+    assert not processes.pool._pool.result().active
 
 
 def test_under_the_interpreter_nothing_compiles(monkeypatch):
-    monkeypatch.setattr(crew, "Worker", Somebody)
+    monkeypatch.setattr(sweep_processes, "Worker", Somebody)
     monkeypatch.setattr("tuner.sweep.supervisor.WorkerSupervisor", lambda worker: worker)
-    with crew.Crew([None]) as hired:
-        assert hired.wait_until_ready()[0] == INTERPRETER
-        assert hired.pool is None
+    with sweep_processes.SweepProcesses([None]) as processes:
+        assert processes.wait_until_ready()[0] == INTERPRETER
+        assert processes.pool is None
 
 
-def test_what_ends_a_crews_start_ends_its_workers(monkeypatch):
+def test_what_ends_the_start_ends_the_workers_that_were_started(monkeypatch):
     """Python waits at its end for a worker that was left, which ignores SIGTERM."""
     killed = []
     monkeypatch.setattr(Somebody, "kill", lambda self: killed.append(self.gpu))
-    monkeypatch.setattr(crew, "Worker", Somebody)
+    monkeypatch.setattr(sweep_processes, "Worker", Somebody)
     monkeypatch.setitem(sys.modules, "tuner.sweep.supervisor", None)
     with pytest.raises(ImportError):
-        crew.Crew([0, 1])
+        sweep_processes.SweepProcesses([0, 1])
     assert sorted(killed) == [0, 1]
 
 
 def test_while_the_workers_start_nothing_imports_torch_beside_them():
-    child = "import sys, tuner.sweep.crew, tuner.sweep.supervisor; sys.exit('torch' in sys.modules)"
+    child = "import sys, tuner.sweep.sweep_processes, tuner.sweep.supervisor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", child], check=False).returncode == 0
 
 
 class Somebody:
-    """As much of a lane as a crew asks for."""
+    """As much of a lane as SweepProcesses asks for."""
 
     def __init__(self, gpu):
         self.worker, self.gpu = self, gpu

@@ -22,7 +22,7 @@ WORKERS_OF_A_GPU = 3
 """Problems that a GPU has at once, where anything is compiled: while some wait for binaries, another is measured."""
 
 
-class Crew(contextlib.AbstractContextManager["Crew"]):
+class SweepProcesses(contextlib.AbstractContextManager["SweepProcesses"]):
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
@@ -100,7 +100,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
                 self._stack.callback(another.close)
 
     def hold_gpus(self, stop: threading.Event | None = None) -> None:
-        """Keep others from measuring on the GPUs until the crew ends; see `tuner.sweep.gpu_lock.hold`.
+        """Keep others from measuring on the GPUs until these end; see `tuner.sweep.gpu_lock.hold`.
 
         The workers must be ready. The time that this waits is not counted since `begun`.
         """
