@@ -20,17 +20,17 @@ class History:
     """The trials and winners that a store holds for one device and environment."""
 
     def __init__(self, store: StoreReader | None, device: Device, environment: Environment, *, fresh: bool) -> None:
-        """Remember where to look; nothing is read yet. With `fresh` nothing counts, so everything is measured again."""
+        """Read nothing yet. With `fresh` nothing that is stored counts, so everything is measured again."""
         self._store, self._fresh = store, fresh
         self._device, self._environment = device, environment
         self._ended: set[Problem] = set()
 
     def note_ended(self, problem: Problem) -> None:
-        """Note that this run is done with a problem: from now on what it measured counts, with `fresh` too."""
+        """Note that this run is done with a problem: from now on its stored trials count, with `fresh` too."""
         self._ended.add(problem)
 
     def has_ended(self, problem: Problem) -> bool:
-        """Whether this run is done with a problem. A run measures none twice, though ladders may have it in common."""
+        """Whether this run is done with a problem. Ladders may have a problem in common, but a run measures it once."""
         return problem in self._ended
 
     def resume(self, job: Job) -> None:
@@ -40,17 +40,18 @@ class History:
             known = self._store.settled(self._device, self._environment, job.problem, job.kernels)
         job.resume(known)
 
-    def final_winner(self, job: Job) -> Winner | None:
-        """Return the winner that leaves nothing to do for a job, or None when the job has to run."""
+    def winner_to_keep(self, job: Job) -> Winner | None:
+        """Return the stored winner if it leaves nothing to do for a job; None where the job has to run."""
         if self._fresh or (job.searching and job.strategy.revisits):
             return None
-        winner = self.winner(job)
+        winner = self.stored_winner(job)
         return winner if winner is not None and self._is_newest(winner) else None
 
-    def decided(self, problem: Problem, strategy: Strategy) -> Winner | None:
-        """Return the winner that leaves nothing to do for a problem; None where a job has to be made to tell.
+    def winner_without_job(self, problem: Problem, strategy: Strategy) -> Winner | None:
+        """Return the stored winner if it leaves nothing to do for a problem; None where only a job can tell.
 
-        Making one lists the problem's search space. Where nothing is stored, no kernel is imported to tell.
+        Making a job takes long, since it lists the problem's search space. Where no winner is stored, this imports no
+        kernel.
         """
         if self._store is None or self._fresh or strategy.revisits or self.has_ended(problem):
             return None
@@ -69,21 +70,21 @@ class History:
         settled = self._store.settled(self._device, self._environment, problem, versions)
         return {config: each.median_us for config, each in settled.items() if each.median_us is not None}
 
-    def winner(self, job: Job) -> Winner | None:
-        """Return the stored winner of a job's problem if today's protocol and kernel versions decided it."""
+    def stored_winner(self, job: Job) -> Winner | None:
+        """Return the stored winner of a job's problem if it holds: decided by today's protocol and kernel versions."""
         if self._store is None:
             return None
         winner = self._store.winner(self._device, self._environment, job.problem)
         return winner if winner is not None and _holds(winner, job.specs, self._device) else None
 
     def _is_newest(self, winner: Winner) -> bool:
-        """Whether no trial is newer than the decision: one would come from a run that was stopped before its finals."""
+        """Whether no trial is newer than the decision; a newer one is of a run that was stopped before its finals."""
         assert self._store is not None
         newest = self._store.newest_trial_at(self._device, self._environment, winner.problem)
         return newest is None or newest <= winner.decided_at
 
     def undecided(self, problems: Collection[Problem]) -> list[Problem]:
-        """Return the problems that have no stored winner that holds; their jobs need not exist."""
+        """Return the problems without a stored winner that holds; no job is needed to tell."""
         if self._store is None or not problems:
             return list(problems)
         stored = self._store.winners(device_slug=self._device.slug)

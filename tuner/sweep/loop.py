@@ -177,10 +177,10 @@ class Loop:
             return None
         self._history.resume(job)
         if self._history.has_ended(problem):
-            winner = self._history.winner(job)
+            winner = self._history.stored_winner(job)
             self._end(_report(job, winner, _TUNED if winner else "this run has tried it before"), job)
             return None
-        if (winner := self._history.final_winner(job)) is not None:
+        if (winner := self._history.winner_to_keep(job)) is not None:
             self._end(_report(job, winner, _TUNED), job)
             return None
         if self._pool is not None:
@@ -202,7 +202,7 @@ class Loop:
         until = time.monotonic() + _LOOK_S
         while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
             problem = step.problem
-            if (winner := self._history.decided(problem, step.strategy or self._plan.strategy)) is None:
+            if (winner := self._history.winner_without_job(problem, step.strategy or self._plan.strategy)) is None:
                 self._prefetcher.request(step, self._report.device)
                 continue
             times_us = self._history.times_us(problem) if self._agenda.awaits(problem) else {}
@@ -228,7 +228,7 @@ class Loop:
             self._store.decide(self._run, job.problem, job.version(supervisor.verdict.config), supervisor.verdict)
             reason = ""
         # Where these finals decided nothing, an earlier run's winner still holds.
-        winner = self._history.winner(job)
+        winner = self._history.stored_winner(job)
         if winner is not None:
             self._prefetcher.knowledge.winners.append(winner)
         self._end(_report(job, winner, reason), job)

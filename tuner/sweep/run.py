@@ -179,5 +179,5 @@ def _forecast(problem: Problem, device: Device, plan: Plan, history: History) ->
     except KernelError as e:
         return Forecast(problem, None, 0, 0, 0, str(e))
     history.resume(job)
-    to_try = job.most - job.resumed if history.final_winner(job) is None else 0
+    to_try = job.most - job.resumed if history.winner_to_keep(job) is None else 0
     return Forecast(problem, job.default, job.considered, to_try, job.resumed)
