@@ -20,10 +20,10 @@ from tuner.sweep.worker import Worker
 
 BATCH = 16
 """Configs replayed in rotation: about 0.1 s of work, so that an interrupt waits no longer."""
-MOST_UNEXPLAINED_DEATHS = 3
-"""After so many deaths on one problem that no config is to blame for, the problem is given up."""
+MAX_UNEXPLAINED_DEATHS = 3
+"""After this many deaths on one problem for which no config is to blame, the problem is given up."""
 DEATHS_IN_A_ROW = 10
-"""After so many deaths without an answer about any config, the problem is given up; at a second one, the sweep."""
+"""After this many deaths without any result in between, the problem is given up; the second time, the sweep."""
 _log = logging.getLogger(__name__)
 
 
@@ -209,31 +209,39 @@ class WorkerSupervisor:
             self._handle_death(e)
 
     def _take(self, reply: messages.Reply) -> None:
-        if isinstance(reply, messages.Heartbeat):
-            self._request_begun = True
-            return
-        if isinstance(reply, messages.Importing):
-            return
-        if isinstance(reply, messages.Result):
-            self._deaths = 0
-            if reply.outcome.state is State.COMPLETE:
-                self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
-            self._settle(reply.config, reply.outcome)
-            return
+        match reply:
+            case messages.Heartbeat():
+                self._request_begun = True
+            case messages.Importing():
+                pass
+            case messages.Result():
+                self._take_result(reply)
+            case _:
+                self._take_last(reply)
+
+    def _take_result(self, result: messages.Result) -> None:
+        self._deaths = 0
+        if result.outcome.state is State.COMPLETE:
+            self._slowest_s = max(self._slowest_s or 0.0, time.monotonic() - self._asked)
+        self._settle(result.config, result.outcome)
+
+    def _take_last(self, reply: messages.Reply) -> None:
+        """Take the reply that ends a request, and with it the worker's turn."""
         self.busy = self.slot.has_turn = False
-        if isinstance(reply, messages.Hello):
-            self._hello_received = True
-            self.phase = Phase.FREE if self.phase is Phase.STARTING else self.phase
-        elif isinstance(reply, messages.Ready):
-            self._set(reply.nbytes)
-        elif isinstance(reply, messages.ProblemCleared):
-            self.slot.holds_memory = False
-        elif isinstance(reply, messages.Refused):
-            self._refused(reply)
-        elif isinstance(reply, messages.Idle) and reply.context_lost:
-            self._replace_worker()
-        elif isinstance(reply, messages.FinalsPlayed):
-            self._decide(reply)
+        match reply:
+            case messages.Hello():
+                self._hello_received = True
+                self.phase = Phase.FREE if self.phase is Phase.STARTING else self.phase
+            case messages.Ready():
+                self._set(reply.nbytes)
+            case messages.ProblemCleared():
+                self.slot.holds_memory = False
+            case messages.Refused():
+                self._refused(reply)
+            case messages.Idle(context_lost=True):
+                self._replace_worker()
+            case messages.FinalsPlayed():
+                self._decide(reply)
 
     def _set(self, nbytes: int) -> None:
         assert self.job is not None
@@ -332,8 +340,8 @@ class WorkerSupervisor:
             self._settle(culprit, Outcome(death.state, str(death)))
         if self._deaths >= DEATHS_IN_A_ROW:
             self._give_up(death)
-        elif self._unexplained_deaths >= MOST_UNEXPLAINED_DEATHS:
-            self._end(f"the worker died {MOST_UNEXPLAINED_DEATHS} times: {death}")
+        elif self._unexplained_deaths >= MAX_UNEXPLAINED_DEATHS:
+            self._end(f"the worker died {MAX_UNEXPLAINED_DEATHS} times: {death}")
 
     def _give_up(self, death: WorkerDiedError) -> None:
         reason = f"{self._deaths} workers died in a row: {death}"

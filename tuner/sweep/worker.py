@@ -66,22 +66,23 @@ class _ProblemHandler:
             connection.send(messages.Heartbeat(config))
 
         try:
-            if isinstance(request, messages.SetProblem):
-                reply = self._set_problem(request)
-                if isinstance(reply, messages.Refused):
-                    self._clear()  # what it had made by then
-                connection.send(reply)
-            elif isinstance(request, messages.ClearProblem):
-                self._clear()
-                connection.send(messages.ProblemCleared())
-            elif isinstance(request, messages.Measure):
-                for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
-                    connection.send(messages.Result(config, outcome))
-                connection.send(messages.Idle())
-            elif isinstance(request, messages.PlayFinals):
-                connection.send(self._play(request, heartbeat))
-            elif isinstance(request, messages.CompareRows):
-                connection.send(self._compare(request))
+            match request:
+                case messages.SetProblem():
+                    reply = self._set_problem(request)
+                    if isinstance(reply, messages.Refused):
+                        self._clear()  # what it had made by then
+                    connection.send(reply)
+                case messages.ClearProblem():
+                    self._clear()
+                    connection.send(messages.ProblemCleared())
+                case messages.Measure():
+                    for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):
+                        connection.send(messages.Result(config, outcome))
+                    connection.send(messages.Idle())
+                case messages.PlayFinals():
+                    connection.send(self._play(request, heartbeat))
+                case messages.CompareRows():
+                    connection.send(self._compare(request))
         except ContextLostError as e:
             connection.send(messages.Result(e.config, e.outcome))
             connection.send(messages.Idle(context_lost=True))
