@@ -189,8 +189,17 @@ class Node(Observer):
                 prefetcher.pool = processes.pool
                 prefetcher.knowledge.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
-                loop = Loop(store, run, plan, processes=processes, prefetcher=prefetcher, observer=self, report=report)
-                loop.work(SharedAgenda(store, run, self._feed, fresh=plan.fresh), self._stop)
+                loop = Loop(
+                    store,
+                    run,
+                    plan,
+                    agenda=SharedAgenda(store, run, self._feed, fresh=plan.fresh),
+                    processes=processes,
+                    prefetcher=prefetcher,
+                    observer=self,
+                    report=report,
+                )
+                loop.work(self._stop)
         except TunerError as e:
             error = str(e)
         except Exception as e:  # noqa: BLE001  the boundary of a process: the driver says what it was

@@ -13,13 +13,14 @@ from typing import cast
 
 from tuner.errors import KernelError, StoreError
 from tuner.kernel.config import Config
+from tuner.problem import Problem
 from tuner.store.records import Trial, Winner
 from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
-from tuner.sweep.ladder import Result
+from tuner.sweep.ladder import Result, TuningStep
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Plan
 from tuner.sweep.report import ProblemReport, Report
@@ -58,6 +59,7 @@ class Loop:
         run: Run,
         plan: Plan,
         *,
+        agenda: SharedAgenda,
         processes: SweepProcesses,
         prefetcher: JobPrefetcher,
         observer: Observer,
@@ -66,9 +68,9 @@ class Loop:
         """Prepare; nothing is measured yet.
 
         The store is open for writing with `run` begun in it, the processes are ready, and the report is filled in as
-        problems end.
+        problems end. The agenda has the problems whose jobs were not requested from the prefetcher yet.
         """
-        self._store, self._run = store, run
+        self._store, self._run, self._agenda = store, run, agenda
         self._supervisors, self._pool, self._prefetcher = processes.supervisors, processes.pool, prefetcher
         self._observer, self._report = observer, report
         self._history = History(store, report.device, report.environment, fresh=plan.fresh)
@@ -79,21 +81,17 @@ class Loop:
         self._unsure = False  # whether some of them may be stored: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
-        self._agenda: SharedAgenda
 
-    def work(self, todo: SharedAgenda, stop: threading.Event) -> None:
+    def work(self, stop: threading.Event) -> None:
         """Go on until every problem is decided or given up, the time is up, or `stop` is set.
 
-        Args:
-            todo: problems whose jobs were not requested yet; they come after those that were.
-            stop: see `tuner.sweep.run.sweep`.
+        The problems whose jobs were requested come before those of the agenda. For `stop` see `tuner.sweep.run.sweep`.
         """
-        self._agenda = todo
-        todo.know_families()
-        self._observer.started(
-            self._report.device, self._report.environment, [*self._prefetcher.problems, *todo.problems]
-        )
-        if not all(todo.claim(step) for step in self._prefetcher.steps):  # the one of before the run began
+        self._agenda.know_families()
+        problems = [*self._prefetcher.problems, *self._agenda.problems]
+        self._observer.started(self._report.device, self._report.environment, problems)
+        # A first job may have been requested before there was a run that could claim its problem.
+        if not all(self._agenda.claim(step) for step in self._prefetcher.steps):
             self._prefetcher.clear()
         try:
             while True:
@@ -201,14 +199,19 @@ class Loop:
             self._agenda.look_again(idle)
         until = time.monotonic() + _LOOK_S
         while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
-            problem = step.problem
-            if (winner := self._history.winner_without_job(problem, step.strategy or self._plan.strategy)) is None:
-                self._prefetcher.request(step, self._report.device)
-                continue
-            times_us = self._history.times_us(problem) if self._agenda.awaits(problem) else {}
-            self._end(ProblemReport(problem, winner, _TUNED), times_us=times_us)
-            if time.monotonic() > until:
+            if self._skip_or_request(step) and time.monotonic() > until:
                 break
+
+    def _skip_or_request(self, step: TuningStep) -> bool:
+        """End a step whose problem has a winner already, or else request its job; return whether it ended."""
+        problem = step.problem
+        winner = self._history.winner_without_job(problem, step.strategy or self._plan.strategy)
+        if winner is None:
+            self._prefetcher.request(step, self._report.device)
+            return False
+        times_us = self._history.times_us(problem) if self._agenda.awaits(problem) else {}
+        self._end(ProblemReport(problem, winner, _TUNED), times_us=times_us)
+        return True
 
     def _leave_untried(self) -> None:
         """Give up every problem that no GPU has begun."""
@@ -240,17 +243,22 @@ class Loop:
         self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
-        knowledge = self._prefetcher.knowledge
         if job is not None:
-            times_us = job.times_us
-        if times_us is not None and self._agenda.awaits(report.problem):
-            knowledge.times_us[report.problem] = times_us
-        result = Result(report.winner, job.ratios if job else {}, times_us or {})
-        for family in self._agenda.ended(report.problem, result, knowledge.winners):
+            result = Result(report.winner, job.ratios, job.times_us)
+        else:
+            result = Result(report.winner, times_us=times_us or {})
+        self._advance_ladders(report.problem, result)
+        self._agenda.release(report.problem)
+
+    def _advance_ladders(self, problem: Problem, result: Result) -> None:
+        """Go on with the ladders that waited for a problem, and store the families that are complete by it."""
+        knowledge = self._prefetcher.knowledge
+        if self._agenda.awaits(problem):
+            knowledge.times_us[problem] = result.times_us
+        for family in self._agenda.ended(problem, result, knowledge.winners):
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)
-        self._agenda.release(report.problem)
 
     def _collect(self, supervisor: WorkerSupervisor) -> None:
         """Take over the trials that a supervisor's job finished since the last call."""

@@ -76,25 +76,33 @@ def sweep(
         # The first job is made for the device expected here while the workers open theirs.
         expected = _expected(store, processes)
         is_bounded = plan.time_budget_s is not None
-        order = {"in_order": len(processes.supervisors) == 1 or is_bounded, "finishes_first": is_bounded}
-        todo = _agenda(problems, expected, **order) if expected else Agenda(())
-        if expected and todo:
-            prefetcher.request(todo.take(), expected)
+        in_order = len(processes.supervisors) == 1 or is_bounded
+        agenda_for = functools.partial(_agenda, problems, in_order=in_order, finishes_first=is_bounded)
+        agenda = agenda_for(expected) if expected else Agenda(())
+        if expected and agenda:
+            prefetcher.request(agenda.take(), expected)
         device, environment = processes.wait_until_ready(stop)
         processes.hold_gpus(stop)  # before anything is read that who holds them now may write
         prefetcher.pool = processes.pool
         if expected is None or dataclasses.astuple(device) != dataclasses.astuple(expected):  # the rates, too
             prefetcher.clear()
-            todo = _agenda(problems, device, **order)
+            agenda = agenda_for(device)
         prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.survive_outages(run)
         report = Report(device, environment, start_s=time.monotonic() - processes.begun)
         loop = Loop(
-            store, run, plan, processes=processes, prefetcher=prefetcher, observer=observer or Observer(), report=report
+            store,
+            run,
+            plan,
+            agenda=SharedAgenda(store, run, agenda, fresh=plan.fresh),
+            processes=processes,
+            prefetcher=prefetcher,
+            observer=observer or Observer(),
+            report=report,
         )
         try:
-            loop.work(SharedAgenda(store, run, todo, fresh=plan.fresh), stop or threading.Event())
+            loop.work(stop or threading.Event())
         except BaseException as e:
             # A store that cannot be written may be what raised.
             with contextlib.suppress(StoreError):
