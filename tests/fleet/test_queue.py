@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tuner.fleet.queue import HORIZON_S, LEASE_S, MOST_DEATHS, Queue, Work
+from tuner.fleet.queue import HORIZON_S, LEASE_S, MAX_DEATHS, Queue, Work
 
 
 def drained(queue: Queue, node: str, now: float = 0.0) -> list:
@@ -75,12 +75,12 @@ def test_a_dead_nodes_leases_go_back_and_a_silent_node_loses_its_own():
 
 def test_what_has_begun_on_nodes_that_died_too_often_is_given_up_and_the_rest_is_not():
     queue = Queue([Work("kills", 2.0), Work("harmless", 1.0)])
-    for attempt in range(MOST_DEATHS):
+    for attempt in range(MAX_DEATHS):
         node = f"n{attempt}"
         queue.join(node, 2, 0.0)
         assert sorted(queue.take(node, 0.0)) == ["harmless", "kills"]
         queue.begun(node, "kills")
-        assert queue.leave(node) == (["kills"] if attempt == MOST_DEATHS - 1 else [])
+        assert queue.leave(node) == (["kills"] if attempt == MAX_DEATHS - 1 else [])
     queue.join("last", 1, 0.0)
     assert drained(queue, "last") == ["harmless"]
     assert queue.given_up == {"kills"}

@@ -18,7 +18,7 @@ from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import CHECKS, GAP, MOST_PROBES, PROBE, Result
+from tuner.sweep.ladder import CHECKS, GAP, MAX_PROBES, PROBE, Result
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -94,7 +94,7 @@ def test_anchors_come_first_then_rungs_then_probes_then_checks():
     assert ms[: 1 + 4] == [7, 1, 16, 256, 1000]
     assert sorted(ms[1 : 1 + len(rungs)]) == rungs
     probes = [step for step in order if step.strategy is PROBE]
-    assert 0 < len(probes) <= MOST_PROBES
+    assert 0 < len(probes) <= MAX_PROBES
     assert all(step.configs for step in probes)
     assert [step.warm_started for step in order] == [False] * 5 + [True] * (len(order) - 5)
     checks = [step for step in order if step.in_finals]

@@ -4,7 +4,7 @@ import pytest
 
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
-from tuner.sweep.search import LEADERS, MOST, FixedList, RefinedSearch
+from tuner.sweep.search import MAX_REFINEMENTS, REFINED_LEADERS, FixedList, RefinedSearch
 
 CONFIGS = [Config("toy", BLOCK=2**power) for power in range(5)]
 
@@ -38,9 +38,9 @@ def test_leaders_alone_are_refined_once_after_the_search_has_ended():
     everything, options = run(search)
     assert everything == CONFIGS
     assert options == [*refine(CONFIGS[-1]), *refine(CONFIGS[-2])]
-    assert len(options) == 2 * LEADERS
+    assert len(options) == 2 * REFINED_LEADERS
     assert search.stopped == "every config was tried"
-    assert search.most == len(CONFIGS) + MOST
+    assert search.most == len(CONFIGS) + MAX_REFINEMENTS
 
 
 def test_while_the_search_goes_on_what_its_leaders_would_be_tried_with_is_in_reserve():

@@ -23,7 +23,7 @@ HELLO_S = 300.0
 """How long a node may take to open its GPUs."""
 NOBODY_S = 60.0
 """How long a fleet without any node waits for one, once it had some."""
-MOST_STARTS = 3
+MAX_STARTS = 3
 """How often a node is started on one machine."""
 _POLL_S = 0.2
 _log = logging.getLogger(__name__)
@@ -106,8 +106,8 @@ class Driver:
                 self._refuse(machine_id, machine.host, why)
                 continue
             count = self._starts[machine_id] = self._starts.get(machine_id, 0) + 1
-            if count > MOST_STARTS:
-                self._refuse(machine_id, machine.host, f"its process ended {MOST_STARTS} times: it is left alone")
+            if count > MAX_STARTS:
+                self._refuse(machine_id, machine.host, f"its process ended {MAX_STARTS} times: it is left alone")
                 continue
             node = f"{machine.host} {machine_id[:6]} {count}"
             self._on[node], self._starting[node] = machine_id, (machine, now)

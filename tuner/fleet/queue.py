@@ -19,7 +19,7 @@ LEASE_S = 20.0
 """A node that was silent for so long has lost its leases; it answers twice a second."""
 HORIZON_S = 30.0
 """A lane holds about so much work, by its estimate; enough to be compiled ahead, and to outlast a slow driver."""
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 """A piece of work that so many nodes had begun when they died is given up: it may be what they died of."""
 _NONE = object()
 """The class of a node that has taken nothing yet."""
@@ -192,7 +192,7 @@ class Queue(Generic[K]):
         for key, begun in member.held.items():
             self._thieves.pop(key, None)
             self._deaths[key] = self._deaths.get(key, 0) + begun
-            if self._deaths[key] >= MOST_DEATHS:
+            if self._deaths[key] >= MAX_DEATHS:
                 self.given_up.add(key)
                 lost.append(key)
             else:

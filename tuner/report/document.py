@@ -21,7 +21,7 @@ from tuner.store.records import State, Winner
 from tuner.version import __version__
 
 T = TypeVar("T", bound=Hashable)
-MOST_TRIALS = 20_000
+MAX_TRIALS = 20_000
 """Where there are more, a browser cannot draw them."""
 _FAILED_OF = 300  # characters of a message: compilers say pages
 
@@ -69,7 +69,7 @@ def document(found: Measurements, *, against: dict[str, Any] | None = None) -> d
         "families": families,
         "failures": _failures(found, places),
         "trials": trials,
-        "shown": None if len(shown) == len(found.trials) else [len(shown), len(found.trials), MOST_TRIALS],
+        "shown": None if len(shown) == len(found.trials) else [len(shown), len(found.trials), MAX_TRIALS],
         "configs": [{"kernel": one.kernel, "label": one.label, "values": dict(one.pairs)} for one in configs],
         "kernels": sorted({one.kernel for one in configs}),
         "against": against,
@@ -129,14 +129,14 @@ def _kept(found: Measurements, searches: dict[tuple[int, int], Search]) -> set[i
 
 
 def _thinned(trials: Sequence[TrialRow], kept: set[int]) -> list[TrialRow]:
-    """Return all trials, or about MOST_TRIALS: those of `kept` and every n-th of the others, in their order.
+    """Return all trials, or about MAX_TRIALS: those of `kept` and every n-th of the others, in their order.
 
     Args:
         trials: the trials, the oldest first.
         kept: ids of trials that are in every case shown.
     """
     others = [trial.trial_id for trial in trials if trial.trial_id not in kept]
-    room = max(0, MOST_TRIALS - (len(trials) - len(others)))
+    room = max(0, MAX_TRIALS - (len(trials) - len(others)))
     if len(others) <= room:
         return list(trials)
     # Spread evenly over the run: of n others, those at 0, n/room, 2n/room ...

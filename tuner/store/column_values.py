@@ -23,7 +23,7 @@ KINDS: dict[type[TypeEngine[Any]], tuple[str, tuple[type, ...]]] = {
     Boolean: ("true or false", (bool, int)),
 }
 """What a column of each type holds: in words, and as the Python types that drivers give."""
-_MOST = {Integer: 2**31 - 1, BigInteger: 2**63 - 1, Float: sys.float_info.max, Boolean: 1}
+_MAX = {Integer: 2**31 - 1, BigInteger: 2**63 - 1, Float: sys.float_info.max, Boolean: 1}
 """The largest value of a column of each type; nothing that is kept is below zero."""
 _INFINITE = "trial.error"
 """The one column that may be infinite: a wrong result can be."""
@@ -56,7 +56,7 @@ class Stored(TypeDecorator[Any]):
         # SQLAlchemy replaces `impl_instance` by the type of a driver's own.
         self.impl_instance = self.kind = kind
         self.name, self.nullable = name, nullable
-        self._most: Any = float("inf") if name == _INFINITE else _MOST.get(type(kind))
+        self._most: Any = float("inf") if name == _INFINITE else _MAX.get(type(kind))
         # A figure, as the shared memory that a kernel asks for, may be of any size: it then says that it is huge.
         self._capped = nullable and type(kind) is Integer
 

@@ -40,8 +40,6 @@ _ENTITIES: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (models.family_range, ("family_id", "problem_id")),
 )
 """Tables in the order of their references, each with its natural key."""
-TABLES = (*(table.name for table, _ in _ENTITIES), models.device_alias.name, models.trial.name, models.winner.name)
-"""Every table whose rows are brought over."""
 _REFERENCES = {
     table.name: {key.parent.name: key.column.table.name for key in table.foreign_keys}
     for table in models.metadata.tables.values()

@@ -132,7 +132,7 @@ class Agenda:
         return complete
 
     def written(self) -> None:
-        """Called once the results of all ended problems are stored."""
+        """Called once the winners and families of all ended problems are stored."""
 
     def _add(self, progress: LadderProgress, steps: Sequence[TuningStep], *, is_begin: bool = False) -> None:
         new = [step for step in steps if step.problem not in self._awaiting]

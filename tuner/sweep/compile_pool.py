@@ -42,7 +42,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 TIME_LIMIT_S = 60.0
 """The time limit of one compile. Even the largest tiles take seconds; a compile that takes longer hangs."""
-_MOST_RESTARTS = 3
+_MAX_RESTARTS = 3
 _POLL_S = 0.2
 _WAIT_S = 0.02
 _START_S = 5.0
@@ -228,7 +228,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         if self._at_work and self._pool.done() and not self._pool.result().active:
             self._broken = True
         if self._broken:
-            if self._restarts >= _MOST_RESTARTS:
+            if self._restarts >= _MAX_RESTARTS:
                 raise SweepError(
                     f"compile processes die as soon as they start{self._last_output()}; type `tuner doctor`"
                 )

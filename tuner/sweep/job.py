@@ -1,4 +1,7 @@
-"""One problem of a sweep: what is left to try, how trials ended, and who won. It knows no process and no device."""
+"""One problem of a sweep: what is left to try, how trials ended, and who won.
+
+It talks to the compile pool, but to no worker and to no store.
+"""
 
 from __future__ import annotations
 

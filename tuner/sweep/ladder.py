@@ -1,7 +1,8 @@
-"""Tunes a family over a range of Ms: rungs first, then what lies between them, then a check at random Ms.
+"""Tunes a family over a range of Ms: rungs first, then Ms between them, then a check at random Ms.
 
-Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. What
-the steps found becomes a `Family`: which range of Ms each winner serves (docs/search.md).
+Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. Their
+winners make a `Family`: which range of Ms each winner serves (docs/search.md). A point is a
+measured M, which its own winner serves.
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ from tuner.sweep.search import Search, Strategy
 from tuner.sweep.search_task import SearchTask
 
 ANCHOR_FACTOR = FARTHEST**2
-"""Rungs this factor apart are raced in full; every rung between two of them can learn from one."""
+"""Rungs this factor apart are raced in full; every rung between two of them can start from what one measured."""
 CHECKS = 3
-"""At how many random Ms a family's configs are played against a short race; at one, with a random batch, of each
-of a range of batches."""
-MOST_MENDS = 2
-"""How often checks are drawn anew, after one that lost more than GAP became a point of its own."""
-MOST_PROBES = 24
-"""The most Ms played between one ladder's rungs."""
+"""At how many random Ms the configs that serve them are compared with a short race; one M where a ladder has a range
+of batches, with a random batch."""
+MAX_REPAIR_ROUNDS = 2
+"""How often the random checks are repeated after one of them lost more than GAP and was added as a measured M."""
+MAX_PROBES = 24
+"""The most Ms measured between one ladder's rungs."""
 GAP = 0.03
-"""How much slower than its winner a point may be with the next point's config that serves what lies between."""
+"""The largest loss tolerated between two measured Ms: 0.03 lets the config that serves the Ms between them be 3% slower
+than the winner at either end."""
 RISE = 0.1
-"""How much longer the upper of two points may take with that config than the lower with its winner.
+"""The largest rise in time between two measured Ms (0.1 = 10%) for which the Ms between them are not probed.
 
-What lies between cannot lose more, where no config takes less time for more rows.
+The higher M's time is counted with the loss of the config that serves the Ms between. These cannot lose more than the
+rise, as long as no config takes less time for more rows.
 """
 _FINEST = 128
-"""Borders are sought until two points are this part of M apart, or neighbours."""
+"""Within one step of probes, an M is probed half-way between two points only if they are more than M / 128 apart."""
 _TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 _TALL_TILE = 64
-"""The rows of tiles of the tensor cores' height."""
+"""The rows of a tile that is as tall as the tensor cores' own."""
 
 Estimate = Callable[[Config, Problem], float | None]
 """Microseconds that the cost model gives a config; None where it has no model, infinity where it cannot run."""
@@ -55,7 +58,7 @@ def _probe(task: SearchTask) -> Search:
 
 
 PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, revisits=False)
-"""Plays both neighbours' winners, the default, and what the model puts before them."""
+"""Measures both neighbours' winners, the default, and the configs that the model ranks first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class TuningStep:
         problem: the problem.
         strategy: how it is searched; None for the sweep's own way.
         configs: configs to try first.
-        in_finals: whether these also play the finals, however their trials ended up.
+        in_finals: whether these configs play the finals however fast their trials were.
         warm_started: whether the search may start from what was measured of other steps of the same ladder.
     """
 
@@ -94,13 +97,13 @@ class Result:
 
 @dataclass(slots=True)
 class LadderProgress:
-    """The work on one ladder.
+    """How far the work on one ladder has come.
 
     Attributes:
         ladder: the Ms to serve.
         estimate: see Estimate.
         known: the families of the same problem that earlier runs recorded here.
-        family: what was found, once all steps have ended; None before, where no rung has a winner, and where a known
+        family: the ranges of Ms, once all steps have ended; None before, where no rung has a winner, and where a known
             family is as new as the winners of its rungs and ranges.
     """
 
@@ -115,7 +118,7 @@ class LadderProgress:
     _probes: int = 0
     _served: dict[int, Config] = field(default_factory=dict)
     _lost: dict[int, float] = field(default_factory=dict)
-    _mends: int = 0
+    _repair_rounds: int = 0
     _is_recalled: bool = False
 
     @property
@@ -162,8 +165,8 @@ class LadderProgress:
                 return self._wait_for(TuningStep(self.ladder.at(m), PROBE, warm_started=True) for m in ms)
         if not self._points or self._is_known():
             return []
-        if self._mends < MOST_MENDS and not self._points.keys().isdisjoint(self._served):
-            self._mends += 1  # a check that lost much is a point now: others are drawn, after what it calls for
+        if self._repair_rounds < MAX_REPAIR_ROUNDS and not self._points.keys().isdisjoint(self._served):
+            self._repair_rounds += 1  # a check lost much and is a point now: probes beside it come, then new checks
             self._served.clear()
             self._lost.clear()
         if not self._served and (probes := self._probes_between()):
@@ -174,16 +177,16 @@ class LadderProgress:
         return []
 
     def _rows_of_known(self) -> list[int]:
-        """Return the Ms whose rows serve what is known already, beside those that are points."""
-        rows = {each.row_m for found in self.known for each in found.family.ranges} - self._points.keys()
-        return sorted(m for m in rows if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
+        """Return the Ms whose winners serve ranges of known families, without those that are points already."""
+        ms = {each.row_m for decided in self.known for each in decided.family.ranges} - self._points.keys()
+        return sorted(m for m in ms if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
 
     def _is_known(self) -> bool:
         newest = max(winner.decided_at for winner in self._points.values())
         served = (self.ladder.first_m, max(self._points), self.ladder.batches)
         return any(
-            (found.family.first_m, found.family.last_m, found.family.batches) == served and found.decided_at >= newest
-            for found in self.known
+            (each.family.first_m, each.family.last_m, each.family.batches) == served and each.decided_at >= newest
+            for each in self.known
         )
 
     def _won_beside(self, m: int) -> tuple[Config, ...]:
@@ -193,17 +196,14 @@ class LadderProgress:
         return tuple(dict.fromkeys(self._points[at].config for at in (below, above) if at is not None))
 
     def _wait_for(self, steps: Iterable[TuningStep]) -> list[TuningStep]:
-        found = list(steps)
-        self._waiting |= {step.problem.m for step in found}
-        return found
+        awaited = list(steps)
+        self._waiting |= {step.problem.m for step in awaited}
+        return awaited
 
     def _probes_between(self) -> list[TuningStep]:
-        """Return a step between each two neighbouring points of which neither may serve what lies between.
-
-        The widest come first.
-        """
+        """Return a step between neighbouring points of which neither may serve the Ms between, the widest first."""
         widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
-        between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MOST_PROBES - self._probes]
+        between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MAX_PROBES - self._probes]
         self._probes += len(between)
         return [TuningStep(self.ladder.at(m), PROBE, self._won_beside(m), warm_started=True) for m in between]
 
@@ -219,12 +219,12 @@ class LadderProgress:
         return loss > GAP or (1 + loss) * self._points[high].median_us > (1 + RISE) * self._points[low].median_us
 
     def _between(self, low: int, high: int) -> tuple[int, float]:
-        """Return which of two neighbouring points serves the Ms between them, and what that may lose.
+        """Return which of two neighbouring points serves the Ms between them, and how much slower that may be.
 
-        It is the higher one, whose config takes no longer for fewer rows (but where its tile has more rows than there
-        are: its loss at the lower point tells), unless the lower one's config loses less: it may need another tile for
-        one row more, so it must lose next to nothing at the higher point, as measured there.
-        Where the higher one's cannot run, the lower one's serves in any case.
+        In general it is the higher point, for a config takes no longer for fewer rows. The exception is a tile of more
+        rows than there are, which shows as a loss at the lower point. The lower point serves where its config loses
+        less; as that may need another tile for one row more, its loss must be small and measured at the higher point.
+        Where the higher point's config cannot run, the lower point serves in any case.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
@@ -234,8 +234,8 @@ class LadderProgress:
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
 
-        Where it was not measured there, the model says by how much its time differs. It is infinity where the config
-        cannot run beside that point: a kernel may need more rows than there are.
+        Where it was not measured there, its time is estimated by the model's ratio of both Ms. The loss is infinity
+        where the config cannot run at the M next to it on that side: a kernel may need more rows than there are.
         """
         config, there = self._points[won].config, self._points[at]
         if config in (there.config, *there.tied):
@@ -273,7 +273,7 @@ class LadderProgress:
         return ranges
 
     def _extend(self, ranges: list[Range], below: Range, *, goes_on: bool) -> None:
-        """Put Ms before the first range: into it, where its config serves them too."""
+        """Add Ms below the first range: to it where its config serves them too, else as a range of their own."""
         if not goes_on:
             ranges.insert(0, below)
             return

@@ -10,9 +10,9 @@ from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
 from tuner.sweep.search_task import SearchTask
 
-LEADERS = 2
-"""How many leading configs are refined: an option changes a time by a few percent, as much as separates the leaders."""
-MOST = 8
+REFINED_LEADERS = 2
+"""How many leading configs are refined: an option changes a time by a few percent, and so do leaders differ."""
+MAX_REFINEMENTS = 8
 """The most refinements tried."""
 
 
@@ -129,7 +129,7 @@ class RefinedSearch:
     @property
     def most(self) -> int:
         """The most configs that it will propose."""
-        most = self._search.most + (MOST if self._able else 0)
+        most = self._search.most + (MAX_REFINEMENTS if self._able else 0)
         return most if self._trials is None else min(most, self._trials)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:
@@ -137,7 +137,7 @@ class RefinedSearch:
         if self._over:
             return ()
         wave = self._search.propose(outcomes)
-        left = MOST if self._trials is None else min(MOST, self._trials - self._count)
+        left = MAX_REFINEMENTS if self._trials is None else min(MAX_REFINEMENTS, self._trials - self._count)
         refinements = self._refinements(outcomes)[: max(0, left)]
         if wave:
             self._coming = refinements
@@ -153,5 +153,6 @@ class RefinedSearch:
 
     def _refinements(self, outcomes: Mapping[Config, Outcome]) -> list[Config]:
         """Return the leaders' refinements that were not tried yet."""
-        found = dict.fromkeys(one for leader in by_time(outcomes)[:LEADERS] for one in self._refine(leader))
-        return [config for config in found if config not in outcomes]
+        leaders = by_time(outcomes)[:REFINED_LEADERS]
+        refinements = dict.fromkeys(config for leader in leaders for config in self._refine(leader))
+        return [config for config in refinements if config not in outcomes]

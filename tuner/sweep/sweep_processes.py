@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 WORKERS_OF_A_GPU = 3
-"""Problems that a GPU has at once, where anything is compiled: while some wait for binaries, another is measured."""
+"""How many problems a GPU has at once, if anything is compiled: while some wait for binaries, another is measured."""
 
 
 class SweepProcesses(contextlib.AbstractContextManager["SweepProcesses"]):
     """Workers and compilers; a context manager that ends them all.
 
     Attributes:
-        begun: when the processes were started, by `time.monotonic`; later by what was waited for GPUs.
+        begun: the `time.monotonic` at which the processes were started, plus the time spent waiting for GPUs.
         supervisors: one for each GPU, and behind them those of its other workers; see `wait_until_ready`.
         arch: the architecture of the machine's first GPU; None where only a worker can tell.
         pool: the compilers, None under the interpreter. It may change until `wait_until_ready` returns.
