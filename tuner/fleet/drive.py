@@ -24,7 +24,7 @@ HELLO_S = 300.0
 NOBODY_S = 60.0
 """How long a fleet without any node waits for one, once it had some."""
 MAX_STARTS = 3
-"""How often a node is started on one machine."""
+"""The most starts of a node on one machine."""
 _POLL_S = 0.2
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Watcher(Protocol):
         """A node's delivery was committed."""
 
     def left(self, ledger: Ledger, node: str) -> None:
-        """A node takes part no more."""
+        """A node has left."""
 
 
 class Driver:
@@ -199,7 +199,7 @@ class Driver:
             try:
                 self._ledger.end_run(node, status, self._stop)
             except StoreError as e:
-                _log.debug("%s: %s", node, e)  # it may be what ended all
+                _log.debug("%s: %s", node, e)  # this fault may be why the fleet ends
 
     def _drop(self, node: str) -> None:
         self._starting.pop(node, None)

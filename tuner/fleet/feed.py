@@ -1,4 +1,4 @@
-"""An agenda that is fed while the sweep goes on, and that gives back what has not begun."""
+"""An agenda that gets work while the sweep goes on, and gives back work that has not begun."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Feed(Agenda):
             self._waiting.extend(items)
 
     def give_back(self, items: Iterable[Item]) -> list[Item]:
-        """Return those that have not begun, which are no longer this node's."""
+        """Return those of these items that have not begun; they are no longer this node's."""
         with self._lock:
             given = [item for item in items if item in self._waiting]
             for item in given:
@@ -69,7 +69,7 @@ class Feed(Agenda):
         return super().drop()
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
-        """As of an agenda; notes what will be over by it, once its families are written."""
+        """See `Agenda.ended`; also notes what is over by it, for `written` to tell the driver."""
         awaited = self._awaiting.get(problem, [])
         complete = super().ended(problem, result, winners)
         pending = {id(progress) for each in self._awaiting.values() for progress in each}
@@ -77,6 +77,6 @@ class Feed(Agenda):
         return complete
 
     def written(self) -> None:
-        """Say that what has ended is over: whoever is told so by the driver begins it no more."""
+        """Tell the driver that what has ended is over: no node begins it any more."""
         self.over.extend(self._ended)
         self._ended.clear()

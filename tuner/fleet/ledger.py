@@ -55,7 +55,7 @@ class Place:
     known: set[Item]
 
     def unknown(self, items: Sequence[Item]) -> frozenset[Item]:
-        """Those of which the database knows nothing; from now on it may know of all."""
+        """Return the items of which the database knows nothing; from now on it may know of all of them."""
         found = {item for item in items if (item if isinstance(item, Problem) else item.family) not in self.known}
         self.known.update(items, (item.family for item in found if not isinstance(item, Problem)))
         return frozenset(found)
@@ -209,7 +209,7 @@ class Ledger:
             victim, wanted = found
             self.members[victim].to_ask += wanted
         member.asked, member.to_ask = member.to_ask, []
-        # Beside other runs a problem may be known at any time: whoever claims it asks.
+        # Other runs may record a problem at any time, so a node asks about it once it has claimed it.
         unknown = frozenset() if self.is_shared else member.place.unknown(items)
         return Orders(items, unknown, tuple(member.asked), answer, closing=not queue, stop=stop)
 
@@ -229,11 +229,11 @@ class Ledger:
         self._retry(lambda _again: self._store.end_run(self.members[node].run, status), stop)
 
     def reports(self, *, interrupted: bool, seconds: float) -> list[Report]:
-        """Each place's report, complete with what nobody did."""
+        """The report of each place, with the problems that no node began."""
         found = []
         for (device, environment), place in self.places.items():
             report = place.report
-            report.problems = list({each.problem: each for each in report.problems}.values())  # what two nodes began
+            report.problems = list({each.problem: each for each in report.problems}.values())  # two nodes may begin one
             tried = {problem.problem for problem in report.problems}
             for item in place.queue.unfinished:
                 rungs = (item,) if isinstance(item, Problem) else item.rungs
@@ -302,7 +302,7 @@ class Ledger:
         for item in delivery.begun:
             queue.begun(node, item)
         for item in delivery.ended:
-            if not stop.is_set():  # a sweep that was stopped ends what it had begun without a result
+            if not stop.is_set():  # a sweep that is stopped reports as ended what has no result
                 queue.ended(node, item)
         queue.returned(node, member.asked, delivery.returned)
         member.problems += len(delivery.problems)
@@ -333,7 +333,7 @@ class Ledger:
 
 
 def _beside_ladders(items: Iterable[Item]) -> list[Problem]:
-    """The problems of which a ladder's node may measure some trials, too."""
+    """The single problems of which a node may measure some trials while it tunes a ladder."""
     listed = list(items)
     families = {each.family for each in listed if not isinstance(each, Problem)}
     return [each for each in listed if isinstance(each, Problem) and each.group() in families]

@@ -11,7 +11,7 @@ from tuner.problem.family import Family, Ladder
 from tuner.sweep.report import ProblemReport
 
 Item = Problem | Ladder
-"""What one node does whole."""
+"""What is leased to one node as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from tuner.sweep.sweep_processes import SweepProcesses
 from tuner.version import __version__
 
 STREAM_S = 0.5
-"""What a node found is on its way to the driver so soon after."""
+"""How long a node keeps what it measured before it sends it to the driver."""
 
 
 def kernels_of(ops: Sequence[str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ class Node(Observer):
         return answer.value
 
     def trial_ended(self, job: Job, config: Config, outcome: Outcome) -> None:  # noqa: ARG002
-        """Count it."""
+        """Count the trial."""
         with self._changed:
             self._out.trials += 1
 
@@ -173,7 +173,7 @@ class Node(Observer):
             self._out.warnings.append(line)
 
     def _take(self) -> Delivery:
-        # What ended is taken first: what was written of it is there by then.
+        # What ended is taken first: its winner and families are among the writes by then.
         over, begun = (_emptied(items) for items in (self._feed.over, self._feed.begun))
         delivery, self._out = self._out, Delivery()
         delivery.ended, delivery.begun = over, begun
@@ -233,12 +233,12 @@ class LedgerStore:
         self._winners: dict[Problem, Winner] = {}
 
     def record(self, _run: Run, trials: Sequence[Trial], *, again: bool = False) -> None:  # noqa: ARG002
-        """As of a store, which knows itself whether it has them."""
+        """See `Store`; the driver's store knows itself whether it has these trials."""
         # The driver reads a thousand nodes' replies: plain values take it a fraction of what objects do.
         self._node.tell("record_rows", tuple(trial_row(trial) for trial in trials))
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
-        """As of a store."""
+        """See `Store`."""
         self._node.tell("decide", problem, kernel, verdict)
         self._winners[problem] = Winner(
             device=run.device,
@@ -257,7 +257,7 @@ class LedgerStore:
         )
 
     def record_family(self, _run: Run, family: Family) -> None:
-        """As of a store."""
+        """See `Store`."""
         self._node.tell("record_family", family)
 
     def heartbeat(self, _run: Run) -> None:
@@ -267,49 +267,49 @@ class LedgerStore:
     """A node's writes never wait: the driver does."""
 
     def claim(self, _run: Run, problem: Problem, *, begin: bool = False) -> bool:
-        """As of a store. The driver leases each problem to one node, so that only other runs may have it."""
+        """See `Store`. The driver leases each problem to one node, so that only other runs may have it."""
         return not self._is_shared or bool(self._node.ask("claim", problem, begin=begin))
 
     def begin_claimed(self, _run: Run, problem: Problem) -> bool:
-        """As of a store."""
+        """See `Store`."""
         return not self._is_shared or bool(self._node.ask("begin_claimed", problem))
 
     def release(self, _run: Run, problems: Sequence[Problem]) -> None:
-        """As of a store."""
+        """See `Store`."""
         if self._is_shared:
             self._node.tell("release", tuple(problems))
 
     def claimed_by_others(self, _run: Run, problems: Iterable[Problem]) -> dict[Problem, Holder]:
-        """As of a store."""
+        """See `Store`."""
         found: dict[Problem, Holder] = self._node.ask("claimed_by_others", tuple(problems)) if self._is_shared else {}
         return found
 
     def settled(
         self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
     ) -> dict[Config, Outcome]:
-        """As of a store."""
+        """See `Store`."""
         if self._is_new(problem):
             return {}
         method = "settled_here" if self._fresh else "settled"
         return cast("dict[Config, Outcome]", self._node.ask(method, device, environment, problem, tuple(kernels)))
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
-        """As of a store."""
+        """See `Store`."""
         return cast("str | None", self._node.ask("newest_trial_at", device, environment, problem))
 
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
-        """As of a store."""
+        """See `Store`."""
         found = self._winners.get(problem)
         if found is None and not self._fresh and not self._is_new(problem):
             found = self._node.ask("winner", device, environment, problem)
         return found
 
     def winners(self, *, device_slug: str) -> list[Winner]:
-        """As of a store."""
+        """See `Store`."""
         return cast("list[Winner]", self._node.ask("winners", device_slug=device_slug))
 
     def families(self, *, device_slug: str) -> list[DecidedFamily]:
-        """As of a store."""
+        """See `Store`."""
         if self._fresh:
             return []
         return cast("list[DecidedFamily]", self._node.ask("families", device_slug=device_slug))

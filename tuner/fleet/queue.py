@@ -16,18 +16,18 @@ K = TypeVar("K", bound=Hashable)
 Node = str
 
 LEASE_S = 20.0
-"""A node that was silent for so long has lost its leases; it answers twice a second."""
+"""A node that was silent for this long loses its leases; a live one answers twice a second."""
 HORIZON_S = 30.0
-"""A lane holds about so much work, by its estimate; enough to be compiled ahead, and to outlast a slow driver."""
+"""How much work a lane holds, by its estimate: enough to compile ahead, and not to run dry beside a slow driver."""
 MAX_DEATHS = 3
-"""A piece of work that so many nodes had begun when they died is given up: it may be what they died of."""
+"""Work that this many nodes had begun when they died is given up: it may be what they died of."""
 _NONE = object()
 """The class of a node that has taken nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[K]):
-    """Something that one node does whole.
+    """Work that is leased to one node as a whole.
 
     Attributes:
         key: what it is: a problem or a ladder.
@@ -55,7 +55,7 @@ class _Member(Generic[K]):
     compile_class: Hashable = _NONE
 
     def speed(self, now: float) -> float | None:
-        """How fast each of its lanes proved to be, in estimated seconds a second; None as long as nothing ended."""
+        """How fast each of its lanes works, in estimated seconds of work per second; None as long as nothing ended."""
         return self.done_s / max(now - self.joined, 1e-9) / self.lanes if self.done_s else None
 
 
@@ -100,7 +100,7 @@ class Queue(Generic[K]):
         return tuple(self._members[node].held)
 
     def join(self, node: Node, lanes: int, now: float) -> None:
-        """Take on a node with so many GPUs; it may come at any time."""
+        """Take on a node with this many GPUs; a node may join at any time."""
         self._members[node] = _Member(lanes, now, now)
         self._speed = 0.0  # to be worked out again
 
@@ -109,7 +109,7 @@ class Queue(Generic[K]):
         self._members[node].heard = now
 
     def take(self, node: Node, now: float) -> list[K]:
-        """Lease a node what it should hold more, what it stole first."""
+        """Lease a node what it should hold beyond what it has; what it stole comes first."""
         member = self._members[node]
         taken, member.unsent = member.unsent, []
         self._watch_speed(now)

@@ -20,7 +20,7 @@ _SIZES = ("m", "n", "k")
 
 
 def work_of(items: Iterable[Item], device: Device) -> list[Work[Item]]:
-    """The pieces of work that items make on a device, each once."""
+    """The work that items are on a device, each item once."""
     return [Work(item, cost_s(item, device), compile_class(item)) for item in distinct(items)]
 
 

@@ -1,4 +1,4 @@
-"""The page: one file that holds its data, its charts and all the code that draws them, and asks for nothing else."""
+"""The page: one HTML file with its data, its charts and all the code that draws them; it loads nothing else."""
 
 from __future__ import annotations
 

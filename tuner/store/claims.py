@@ -69,7 +69,7 @@ def others(connection: Connection, keys: Keys, run: Run, problems: Iterable[Prob
 
 
 def _place(connection: Connection, keys: Keys, run: Run) -> dict[str, int]:
-    """Where figures of a run may be compared; its device and environment are there since it began."""
+    """What a claim is for besides the problem: the device, environment and protocol of its run."""
     ids = {name: keys.find(connection, getattr(run, name)) for name in ("device", "environment")}
     return {f"{name}_id": found for name, found in ids.items() if found is not None} | {"protocol": run.protocol}
 

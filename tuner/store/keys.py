@@ -28,7 +28,7 @@ class Keys:
         self._configs: dict[int, dict[str, int]] = {}
 
     def forget(self) -> None:
-        """After a rollback: what was remembered may not be there."""
+        """Forget all ids; call it after a rollback, when remembered rows may not exist."""
         self._entities.clear()
         self._configs.clear()
 

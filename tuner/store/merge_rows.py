@@ -53,7 +53,7 @@ _DECISION = _columns(models.winner, "superseded_by")
 """What identifies a decision: its whole row but for what supersedes it, which follows from the others."""
 _LIMITS = ("sm_count", "memory_bytes", "shared_bytes", "l2_bytes")
 _RATES = ("clock_mhz", "memory_gb_per_s")
-"""What a driver may have said: cards of one model may differ, so that a difference is no conflict."""
+"""Figures of the driver, which may differ between cards of one model: a difference is no conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Destination:
         return added
 
     def _settle(self, there: Row, theirs: Row) -> None:
-        """Keep a trial that was here before; of two that sources bring, keep the older."""
+        """Keep the trial that the destination had; of two that sources bring, keep the older."""
         came = there["trial_id"] > self._newest_trial
         if came and (theirs["measured_at"], _content(theirs)) < (there["measured_at"], _content(there)):
             self._replace(there, theirs)

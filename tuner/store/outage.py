@@ -40,7 +40,7 @@ class OutageBuffer:
         return self._pause_s > 0
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Keep trials, in the database where it answers."""
+        """Add trials to the spool, and store all of them in the database if it answers."""
         self._spool.add(trials)
         if time.monotonic() >= self._next_try:
             try:
@@ -49,7 +49,7 @@ class OutageBuffer:
                 self._missed()
 
     def wait(self, operation: Callable[[], T]) -> T:
-        """Do an operation, again and again until the server has done it.
+        """Do an operation, and try again until the server has done it.
 
         Raises:
             StoreError: it cannot be done, or the server has been away for too long.
@@ -62,7 +62,7 @@ class OutageBuffer:
             except UnavailableError:
                 self._missed()
                 if self.given_up or time.monotonic() + self._pause_s - begun > LIMIT_S:
-                    self.given_up = True  # nothing else is waited for either
+                    self.given_up = True  # no later operation waits either
                     raise
                 time.sleep(self._pause_s)
             else:

@@ -27,7 +27,7 @@ _PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(?=@)|(password=)[^&]*")
 Whoever reads a run's command line has no need of it.
 """
 DEAD_AFTER_S = 60.0
-"""A run that gave no sign of life for so long is taken for dead: a writer may wait half of it for a lock."""
+"""A run without a sign of life for this long is taken for dead: a writer may wait half of it for a lock."""
 
 
 ABSENCE_S = 600.0

@@ -51,7 +51,7 @@ class _Connection(psycopg.Connection[Any]):
         except psycopg.errors.ConnectionTimeout:
             self.close()  # what it was asked may be done or not, and its answer is not waited for
             raise
-        except psycopg.Error:  # it answers, if only to say that it is full or on its way down
+        except psycopg.Error:  # it does answer: that it is full, or shutting down
             return
 
 

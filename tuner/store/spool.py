@@ -92,7 +92,7 @@ class Spool:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = io.FileIO(self.path, "a")
-            fcntl.flock(file, fcntl.LOCK_EX)  # before its first line: nobody takes a file without one
+            fcntl.flock(file, fcntl.LOCK_EX)  # before its first line: `replay` passes over an empty file
             self._file = file
         before = os.fstat(self._file.fileno()).st_size
         lines = lines if before else self._header + lines
@@ -144,7 +144,7 @@ def _folder() -> Path:
 
 
 def _place(database: Database) -> str:
-    """A server's database, whoever uses it."""
+    """Names a server's database, without its user and password."""
     assert database.url is not None
     query = {name: value for name, value in database.url.query.items() if name in ("host", "port", "dbname", "options")}
     return database.url.set(username=None, password=None, query=query).render_as_string()

@@ -23,7 +23,7 @@ START_LIMIT_S = 180.0
 IMPORT_LIMIT_S = 60.0
 """Time to import the modules of the user's kernels after that."""
 NOTICE_S = 10.0
-"""A child that is silent for so long is told of."""
+"""A child that is silent for this long causes a warning."""
 KILL_LIMIT_S = 10.0
 """A process that outlives SIGKILL for this long is stuck in the driver."""
 
@@ -34,7 +34,7 @@ Serve = Callable[[Connection, "int | None", str], None]
 
 
 class WorkerDiedError(Exception):
-    """The child ended or was killed; tells how, and for which config it last touched the device, if any."""
+    """The child ended or was killed; says how, and with which config it last used the device, if any."""
 
     def __init__(self, state: State, reason: str, config: Config | None) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ class WorkerDiedError(Exception):
 
 
 class Child:
-    """One child process and the pipe to it. Its first reply but for `Imported` and `Importing` is `Hello` or `Refused`.
+    """One child process and the pipe to it. Its first reply after `Imported` and `Importing` is `Hello` or `Refused`.
 
     Once it ended, or was silent for too long and killed, `ask`, `open`, `receive`, `wait` and `check_alive` raise
     WorkerDiedError.

@@ -199,7 +199,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
     def call(
         self, function: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> _Result | None:
-        """Return what a function of a module returns in a child, or None where no child ran it to its end.
+        """Run a module's function in a child; return its result, or None where no child ran it to its end.
 
         Raises:
             Exception: what the function raised.

@@ -105,7 +105,8 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
     def import_ahead(self) -> None:
         """Import in a thread what every kernel imports; jobs are made after it.
 
-        One thread does it. Modules that import each other are found half made by several: Python breaks the deadlock.
+        One thread does it: where several import modules that import each other, Python breaks the deadlock and gives
+        one of them a module that is half made.
         """
         self._imports.append(self._threads.submit(lambda: [*map(importlib.import_module, _IMPORTED)]))
 
@@ -116,10 +117,10 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
 
     def _make(self, step: TuningStep, device: Device) -> Job:
         problem, listing = step.problem, None
-        if self.pool is not None and not problem.is_keyed:  # what a kernel of a user's lists may hang on this process
+        if self.pool is not None and not problem.is_keyed:  # a user's kernel may need this process
             listing = self.pool.call(list_spaces, problem, device, estimated=True)
         wait(self._imports)
-        with self._here:  # one after the other: the first is there sooner, and a user's code need not know of threads
+        with self._here:  # one at a time: the first is done sooner, and a user's code need not be safe in threads
             return make_job(step, device, self._plan, self.knowledge, listing)
 
     @property
@@ -138,7 +139,7 @@ class JobPrefetcher(AbstractContextManager["JobPrefetcher"]):
         return bool(self._requested) and self._requested[0][1].done()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the next job, at most this long; so long where none was requested."""
+        """Wait for the next job, at most this long; where none was requested, exactly this long."""
         if self._requested:
             wait([self._requested[0][1]], timeout_s)
         else:

@@ -32,7 +32,7 @@ from tuner.sweep.sweep_processes import SweepProcesses
 COMMIT_S = 0.5
 """A trial is committed at most this long after it ended."""
 HEARTBEAT_S = 10.0
-"""A run says that it lives once in so long; `tuner.store.runs.DEAD_AFTER_S` is when it is taken for dead."""
+"""How often a run says that it lives; after `tuner.store.runs.DEAD_AFTER_S` of silence it is taken for dead."""
 _POLL_S = 0.02
 _NAP_S = 0.005
 _QUEUED_JOBS = 8
@@ -40,7 +40,7 @@ _QUEUED_JOBS = 8
 _PREFETCHED_JOBS = 4
 """The most jobs made beyond those."""
 _LOOK_S = 0.02
-"""How long problems are looked up in the store before the workers are listened to again."""
+"""How long problems are looked up in the store before the loop listens to the workers again."""
 _TUNED = "already tuned"
 _FINALS_S = 0.5
 """How long a problem's finals take, as long as none took longer."""
@@ -78,7 +78,7 @@ class Loop:
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = processes.begun, _FINALS_S
         self._trials: list[Trial] = []
-        self._unsure = False  # whether some of them may be stored: Ctrl-C may come between a commit and its return
+        self._unsure = False  # whether some may be stored already: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
 

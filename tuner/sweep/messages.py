@@ -80,7 +80,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """From the worker: it is about to touch the device for this config, or for several configs together (None)."""
+    """From the worker: it is about to use the device for this config, or for several configs together (None)."""
 
     config: Config | None
 

@@ -41,7 +41,7 @@ def _group(problem: Problem) -> Problem:
 
 
 FARTHEST = 4
-"""The largest factor between the Ms, and the batches, of two rungs of which one teaches the other's search."""
+"""The largest factor between the Ms, and the batches, of two rungs for one to start from what the other measured."""
 
 
 def errors_nearby(

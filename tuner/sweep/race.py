@@ -56,11 +56,11 @@ FULL = Pace(
 )
 """The pace where nothing like the problem was measured."""
 WARM_STARTED = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
-"""The pace where rungs of the same ladder were measured: their winners, and what their times teach the model."""
+"""The pace where rungs of the same ladder were measured: their winners and their times are known."""
 PROBED = Pace(Share(1, 6, 6), Share(1, 6, 6), Share(1, 1, 1), Share(1, 1, 1))
 """The pace between two rungs that are close to each other."""
 RESERVE = 32
-"""Configs worth compiling ahead: what a wave teaches changes the order of the rest, but hardly which come soon."""
+"""How many configs are compiled ahead. A wave changes the order of those that follow, but rarely which come soon."""
 GAIN = 0.003
 """A smaller relative improvement is no gain: one config's own figure varies as much between replays."""
 _NEARBY = 4
@@ -74,7 +74,7 @@ _KNOWN = 10
 _PRIOR = 0.15
 """The weight of the median error in each correction; a measured config at distance 0 weighs 1."""
 _EXPLORATION_BONUS = 0.02
-"""How much faster, in log time, a config unlike any measured one is assumed to be, so that no region goes unseen."""
+"""How much faster, in log time, a config unlike all measured ones is assumed to be, so that it is tried too."""
 _AXIS_WEIGHTS = {"GROUP_SIZE_M": 0.4, "EPILOGUE_PARTS": 0.5}
 """Parameters that change a time less than their steps suggest; all others weigh 1."""
 
@@ -171,7 +171,7 @@ class Race:
 
     def _promising(self) -> Iterator[Config]:
         """Yield configs in the order of their predicted time, the shortest first."""
-        if not self._ranking:  # it is asked for with each message of a worker
+        if not self._ranking:  # sorted once a wave, since this is called for each message of a worker
             self._ranking = np.argsort(self._predicted, kind="stable").tolist()
         return (self._configs[index] for index in self._ranking)
 

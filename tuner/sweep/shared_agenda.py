@@ -1,7 +1,7 @@
 """An agenda that runs on one server's database share: each problem is measured by one of them.
 
-A step is taken after its problem was claimed, and a step of a ladder after the ladder was, by its last rung. What other
-runs have is waited for: it was decided by then, or its run died, and somebody goes on with it.
+A run claims a step's problem before it takes the step; for a step of a ladder it first claims the ladder, by its last
+rung. It waits for what other runs have: in the end that is decided, or its run has died and another run goes on.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class SharedAgenda:
-    """What is left of a run's agenda, and what of that other runs have; see `Store.claim`."""
+    """A run's agenda without what other runs have claimed, and the steps that wait for these; see `Store.claim`."""
 
     def __init__(self, store: SweepStore, run: Run, agenda: Agenda, *, fresh: bool) -> None:
-        """Claim nothing yet; with `fresh` the ladders that others tuned are tuned again."""
+        """Claim nothing yet. With `fresh`, ladders that were tuned before are tuned again."""
         self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
         self._steps: dict[Problem, TuningStep] = {}
         self._claimed_keys: set[Problem] = set()
@@ -42,12 +42,12 @@ class SharedAgenda:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may be added: a sweep waits for it."""
+        """Whether more problems may be added, so that a sweep must not end yet."""
         return self._agenda.is_open
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all that is left is other runs'."""
+        """Whether other runs have all that is left."""
         return bool(self._elsewhere) and not self._agenda
 
     @property
@@ -56,7 +56,7 @@ class SharedAgenda:
         return [*self._agenda.problems, *(step.problem for step in self._elsewhere)]
 
     def take(self) -> TuningStep | None:
-        """Return the next step whose problem is this run's now; None where there is none."""
+        """Return the next step whose problem this run could claim; None where there is none."""
         while self._agenda:
             step = self._agenda.take()
             if self.claim(step):
@@ -64,7 +64,7 @@ class SharedAgenda:
         return None
 
     def claim(self, step: TuningStep) -> bool:
-        """Have a step's problem, or take note that another run has it."""
+        """Claim a step's problem, or take note that another run has it."""
         if self._claim_ladders(step.problem) and self._store.claim(self._run, step.problem):
             self._steps[step.problem] = step
             return True
@@ -72,9 +72,10 @@ class SharedAgenda:
         return False
 
     def _claim_ladders(self, problem: Problem) -> bool:
-        """Have every ladder that a problem's end may concern, or none more than before.
+        """Claim every ladder that may go on from a problem's end, or no ladder more than before.
 
-        A run that kept one and waited for another might wait for ever, for a run that has that one and waits for this.
+        A run that kept one and waited for a second might wait for ever, for the run with the second may wait for the
+        first.
         """
         claimed: list[Problem] = []
         for key in sorted(self._agenda.ladder_keys(problem) - self._claimed_keys, key=str):
@@ -86,7 +87,7 @@ class SharedAgenda:
         return True
 
     def begin(self, problem: Problem) -> bool:
-        """Begin a problem that is this run's, unless another run has taken it over meanwhile."""
+        """Begin a problem that this run has claimed, unless another run has taken it over meanwhile."""
         if self._store.begin_claimed(self._run, problem):
             return True
         self._elsewhere.append(self._steps.pop(problem))
@@ -139,11 +140,11 @@ class SharedAgenda:
         return self._agenda.awaits(problem)
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
-        """Take note of how a problem ended (`Agenda.ended`); whoever waits for it may have it after `release`."""
+        """Take note of how a problem ended (`Agenda.ended`); other runs may claim it after `release`."""
         return self._agenda.ended(problem, result, winners)
 
     def release(self, problem: Problem) -> None:
-        """Give back a problem that ended, and the ladders that are complete by it, once their families are written."""
+        """Give back a problem that ended and the ladders that are complete by it; call it once families are stored."""
         left = self._agenda.open_ladder_keys
         ended = {problem, *(self._claimed_keys - left)} - left
         self._claimed_keys &= left
