@@ -16,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.ops import by_torch, compile_ahead, ready
+from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.kernels.ops.ready import serves
 from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
@@ -24,7 +25,7 @@ from tuner.launch.launch import Launch
 from tuner.launch.plan import Ahead, AlikeMs, Recording, launches_without_memory, recorded
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
-from tuner.lookup.decision import TUNED, Match
+from tuner.lookup.decision import TUNED
 from tuner.lookup.lookup import counter, drop, on_change, ranges_of_family
 from tuner.problem import Problem
 
@@ -40,72 +41,78 @@ _TENSORS = ("a", "b", "up", "out", "bias", "scale_a", "scale_b", "ends", "down",
 on_change(_torch_serves.clear)
 
 
-def launch(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording:
+def launch(call: CheckedCall) -> Recording:
     """Launch what a lookup found, or what takes its place, on the current device; see `dispatch.launch`."""
-    with devices.expected(model), recorded(_shipped(problem.op, model, index)) as recording:
-        if _torch_serves and _compute_as_before(operands, problem, model):
+    problem, device = call.problem, call.device
+    with devices.expected(device), recorded(_shipped(problem.op, device, call.index)) as recording:
+        if _torch_serves and _compute_as_before(call):
             return recording
         while True:
             try:
-                registry.find(problem.op, match.kernel).launch(operands, match.config)
+                registry.find(problem.op, call.match.kernel).launch(call.operands, call.match.config)
             except NotShippedError:
                 recording.forget()
-                _compute_by_torch(operands, problem, model, match)
+                _compute_by_torch(call)
                 return recording
             except failures() as e:
-                if (problem, model.slug, match.config) in _launched or is_no_fault(e):
+                if _launch_key(call) in _launched or is_no_fault(e):
                     raise
                 recording.forget()
                 reason = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"[:300]
                 try:
-                    match = drop(problem, model, match, reason)
+                    call = replace(call, match=drop(problem, device, call.match, reason))
                 except KernelError:
                     raise e from None
             else:
                 break
         # A binary must not be loaded while a graph is captured: then a later call does it.
-        if ready.is_of_problem(operands) and (index is None or not torch.cuda.is_current_stream_capturing()):
-            _prepare(problem, model, index, match, recording)
-    recording.count = counter(problem, model)
-    if match.rule in (*TUNED, "default"):
-        recording.alike = _alike(problem, model, match)
+        is_capturing = call.index is not None and torch.cuda.is_current_stream_capturing()
+        if ready.is_of_problem(call.operands) and not is_capturing:
+            _prepare(call, recording)
+    recording.count = counter(problem, device)
+    if call.match.rule in (*TUNED, "default"):
+        recording.alike = _alike(call)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
-    _launched.add((problem, model.slug, match.config))
+    _launched.add(_launch_key(call))
     return recording
 
 
-def _prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
+def _launch_key(call: CheckedCall) -> tuple[Problem, str, Config]:
+    """What tells whether a config was launched before."""
+    return call.problem, call.device.slug, call.match.config
+
+
+def _prepare(call: CheckedCall, recording: Recording) -> None:
     """Make ready, while the GPU works, what other Ms of a family need: no later M waits for it."""
+    problem, match = call.problem, call.match
     if match.rule not in (*ready.MEASURED, "default"):
         return
-    compile_ahead.prepare(problem, model, index, match, made)
+    compile_ahead.prepare(call, recording)
     if match.rule == "default":
         return
-    family = (problem.family, model.slug, index)
+    family = (problem.family, call.device.slug, call.index)
     # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
-    is_first = family not in _families or (problem, model.slug, match.config) not in _launched
+    is_first = family not in _families or _launch_key(call) not in _launched
     if family not in _families:
-        _families[family] = [*_ranges_of(problem, model, match, made)]
-    if is_first and _families[family] and (own := _without_memory(problem, match.config, made.find)) is not None:
-        made.ahead = Ahead(own, _families[family])
+        _families[family] = [*_ranges_of(call, recording)]
+    if is_first and _families[family] and (own := _without_memory(problem, match.config, recording.find)) is not None:
+        recording.ahead = Ahead(own, _families[family])
 
 
-def _ranges_of(
-    problem: Problem, model: Device, match: Match, made: Recording
-) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
     seen: set[Config] = set()
-    for _, row in ranges_of_family(problem, model, match):
-        if made.find is None:
+    for _, row in ranges_of_family(call.problem, call.device, call.match):
+        if recording.find is None:
             with contextlib.suppress(KernelError):
-                registry.find(problem.op, row.config.kernel)
+                registry.find(row.problem.op, row.config.kernel)
             continue
-        _without_memory(row.problem, row.config, made.find)
-        for alike in () if row.config in seen else _alike_of(row.problem, model, row.config):
-            launches = _without_memory(row.problem.with_m(alike.first_m), row.config, made.find)
+        _without_memory(row.problem, row.config, recording.find)
+        for alike in () if row.config in seen else _alike_of(row.problem, call.device, row.config):
+            launches = _without_memory(row.problem.with_m(alike.first_m), row.config, recording.find)
             if launches is not None:
-                yield replace(alike, serves=serves(row.problem, model, row.config, TUNED)), launches
+                yield replace(alike, serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 
@@ -120,34 +127,35 @@ def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[Rec
     return None
 
 
-def _alike_of(problem: Problem, model: Device, config: Config) -> Sequence[AlikeMs]:
+def _alike_of(problem: Problem, device: Device, config: Config) -> Sequence[AlikeMs]:
     """The Ms of a family that a config's shipped binaries are known to launch alike."""
-    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, model.slug)
+    shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, device.slug)
     return () if shipped is None else shipped.ranges.get(binaries.range_key(problem, config), ())
 
 
-def _alike(problem: Problem, model: Device, match: Match) -> AlikeMs | None:
+def _alike(call: CheckedCall) -> AlikeMs | None:
     """The Ms of a range whose launches are known to be like those of this one.
 
     Of a tuned range the index of its binaries says so; of a family without binaries, what compiled it ahead.
     """
+    problem, device, match = call.problem, call.device, call.match
     if problem.is_keyed:
         return None
-    shipped = None if match.rule == "default" else binaries.shipped_binaries(problem.op, model.slug)
+    shipped = None if match.rule == "default" else binaries.shipped_binaries(problem.op, device.slug)
     alike = None if shipped is None else shipped.alike(problem, match.config)
-    alike = alike or compile_ahead.alike(problem, model, match.config)
+    alike = alike or compile_ahead.alike(problem, device, match.config)
     if alike is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED
-    return replace(alike, serves=serves(problem, model, match.config, rules))
+    return replace(alike, serves=serves(problem, device, match.config, rules))
 
 
-def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], Any] | None:
+def _shipped(op: str, device: Device, index: int | None) -> Callable[[Launch], Any] | None:
     """The function that finds a launch's shipped kernel, or None if Triton makes all of them."""
-    if model.is_interpreter:
+    if device.is_interpreter:
         return None
     is_strict, by_triton = strict.is_on(), triton_settings.is_instrumented()
-    shipped = None if by_triton else binaries.shipped_binaries(op, model.slug)
+    shipped = None if by_triton else binaries.shipped_binaries(op, device.slug)
     if shipped is None and not is_strict:
         return None
 
@@ -160,38 +168,44 @@ def _shipped(op: str, model: Device, index: int | None) -> Callable[[Launch], An
     return find
 
 
-def _compute_by_torch(operands: Any, problem: Problem, model: Device, match: Match) -> None:
+def _compute_by_torch(call: CheckedCall) -> None:
     """Write the output of a call that no shipped binary serves, count it as a miss, and keep what served it."""
+    problem, device, match = call.problem, call.device, call.match
     if problem.invariant:
         why = NotImplementedError("torch's library sums in another order for another M")
-        raise KernelError(strict.refusal(problem, model, match, why))
-    vendor = registry.serving(problem, model)[0].vendor
+        raise KernelError(strict.refusal(problem, device, match, why))
+    vendor = registry.serving(problem, device)[0].vendor
     try:
-        by_torch.compute(operands, vendor)
+        by_torch.compute(call.operands, vendor)
     except NotImplementedError as e:
-        raise KernelError(strict.refusal(problem, model, match, e)) from None
-    count, kind = strict.note(problem, model, match, "torch's library"), _kind(operands, problem, model)
+        raise KernelError(strict.refusal(problem, device, match, e)) from None
+    count, kind = strict.note(problem, device, match, "torch's library"), _kind(call)
     if kind is not None:
         if len(_torch_serves) >= _MOST_KINDS:
             _torch_serves.clear()
         _torch_serves[kind] = vendor, count
 
 
-def _compute_as_before(operands: Any, problem: Problem, model: Device) -> bool:
+def _compute_as_before(call: CheckedCall) -> bool:
     """Write the output by torch and return True, if an earlier call of this kind was served so."""
-    vendor, count = _torch_serves.get(_kind(operands, problem, model), (None, None))
+    vendor, count = _torch_serves.get(_kind(call), (None, None))
     if vendor is None:
         return False
-    by_torch.compute(operands, vendor)
+    by_torch.compute(call.operands, vendor)
     if count is not None:
         count()
     return True
 
 
-def _kind(operands: Any, problem: Problem, model: Device) -> Hashable:
+def _kind(call: CheckedCall) -> Hashable:
     """All that decides which binaries a call needs; None of a list of matrices."""
-    tensors = [getattr(operands, name, None) for name in _TENSORS]
+    tensors = [getattr(call.operands, name, None) for name in _TENSORS]
     if isinstance(tensors[0], tuple):
         return None
-    offset = getattr(operands, "offset", 0.0)
-    return problem, model.slug, offset, *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors)
+    offset = getattr(call.operands, "offset", 0.0)
+    return (
+        call.problem,
+        call.device.slug,
+        offset,
+        *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors),
+    )

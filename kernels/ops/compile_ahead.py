@@ -13,6 +13,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch import compile_threads
 from tuner.launch.alike import alike_ms
 from tuner.launch.failure import failures
@@ -36,63 +37,63 @@ for _kept in (_called, _prepared, _alike):
     on_change(_kept.clear)
 
 
-def prepare(problem: Problem, model: Device, index: int | None, match: Match, made: Recording) -> None:
+def prepare(call: CheckedCall, recording: Recording) -> None:
     """Compile what a family launches at all Ms up to `MOST_M`, once M has varied.
 
     It has at the first call of such an M that has another config than the family's first call, or lies in another of
     the formula's ranges. A process that calls one M alone never waits for others.
 
     Args:
-        problem, match: what was launched, and the lookup's answer for it.
-        model, index: the device, and its index.
-        made: the launches.
+        call: The family's call that was launched.
+        recording: Its launches.
     """
-    if problem.is_keyed or model.is_interpreter or strict.is_on():
+    problem, device, index, match = call.problem, call.device, call.index, call.match
+    if problem.is_keyed or device.is_interpreter or strict.is_on():
         return
     is_tuned = match.rule != "default"
-    family = (problem.family, model.slug, index, is_tuned)
+    family = (problem.family, device.slug, index, is_tuned)
     called = default_range(problem.m), match.config if is_tuned else None
     if _called.setdefault(family, called) == called or problem.m > MOST_M or family in _prepared:
         return
     _prepared.add(family)
-    described = _compiled_for(problem, match.config, made.find)
+    described = _compiled_for(problem, match.config, recording.find)
     if is_tuned and all(shipped is not None for _, shipped in described):
         return  # its ranges' binaries ship too
-    answers = _tuned(problem, model, match) if is_tuned else _foreseen(problem, model)
-    if [launch.key for launch, _ in described] == [launch.key for launch, _ in made.launches]:
-        compile_threads.load(_missing(problem, model, answers, made.find), index)
+    answers = _tuned(problem, device, match) if is_tuned else _foreseen(problem, device)
+    if [launch.key for launch, _ in described] == [launch.key for launch, _ in recording.launches]:
+        compile_threads.load(_missing(problem, device, answers, recording.find), index)
     list(answers)  # operands that lie in another way than a problem says have other binaries, but the same configs
 
 
-def _foreseen(problem: Problem, model: Device) -> Iterator[tuple[range, Config]]:
+def _foreseen(problem: Problem, device: Device) -> Iterator[tuple[range, Config]]:
     """The formula's ranges and configs, for which it is asked as they are needed."""
-    return ((ms, match.config) for ms, match in foresee(problem, model, MOST_M))
+    return ((ms, match.config) for ms, match in foresee(problem, device, MOST_M))
 
 
-def _tuned(problem: Problem, model: Device, match: Match) -> Iterator[tuple[range, Config]]:
+def _tuned(problem: Problem, device: Device, match: Match) -> Iterator[tuple[range, Config]]:
     """The ranges and configs of tables."""
-    for each, row in ranges_of_family(problem, model, match):
+    for each, row in ranges_of_family(problem, device, match):
         if each.first_m <= MOST_M:
             yield range(each.first_m, min(each.last_m, MOST_M) + 1), row.config
 
 
-def alike(problem: Problem, model: Device, config: Config) -> AlikeMs | None:
+def alike(problem: Problem, device: Device, config: Config) -> AlikeMs | None:
     """The Ms around a problem's for which a config is launched alike, where a family was prepared."""
-    known = _alike.get((problem.family, model.slug, config), ())
+    known = _alike.get((problem.family, device.slug, config), ())
     return next((each for each in known if each.first_m <= problem.m <= each.last_m), None)
 
 
 def _missing(
-    problem: Problem, model: Device, answers: Iterable[tuple[range, Config]], find: Callable[[Launch], Any] | None
+    problem: Problem, device: Device, answers: Iterable[tuple[range, Config]], find: Callable[[Launch], Any] | None
 ) -> Iterator[Launch]:
     """One launch for each binary that a family's Ms need and that does not ship; those that ship are loaded."""
     seen: set[tuple[Any, str]] = set()
     for ms, config in answers:
         with contextlib.suppress(KernelError, NotImplementedError, *failures()):
             found = alike_ms(problem, config, ms[0], ms[-1])
-            _alike.setdefault((problem.family, model.slug, config), []).extend(found)
+            _alike.setdefault((problem.family, device.slug, config), []).extend(found)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
-            if can_run(config, each, model):
+            if can_run(config, each, device):
                 for launch, shipped in _compiled_for(each, config, find):
                     if shipped is None and (launch.function, launch.key) not in seen:
                         seen.add((launch.function, launch.key))

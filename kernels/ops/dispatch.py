@@ -12,13 +12,14 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernels.base.activations import activated, saturated
 from tuner.kernels.ops import ready
+from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch.plan import Recording
 from tuner.lookup import strict
 from tuner.lookup.lookup import lookup
 from tuner.problem import Problem, dtype
 
 
-def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
+def launch(operands: Any, problem: Problem, torch_device: torch.device) -> Recording:
     """Launch the config that a lookup finds for a problem, on the operands' device and its current stream.
 
     A config that fails at its first launch is not used again in this process. It is replaced by the lookup's next
@@ -33,20 +34,20 @@ def launch(operands: Any, problem: Problem, device: torch.device) -> Recording:
             such function.
         Exception: No config could be launched; this is the last one's error.
     """
-    index = device.index if device.type == "cuda" else None
-    model = device_of(index)
-    match = lookup(problem, model)
+    index = torch_device.index if torch_device.type == "cuda" else None
+    device = device_of(index)
+    call = CheckedCall(operands, problem, device, index, lookup(problem, device))
     strict.is_on()  # it raises where nobody can say
     # Triton launches on the current device, which may not be the operands'.
     guard = contextlib.nullcontext() if index is None else torch.cuda.device(index)
     with guard:
-        made = ready.launch(operands, problem, model, index, match)
-        if made is None:
+        launched = ready.launch(call)
+        if launched is None:
             # A program whose launches all ship ready never imports it.
             from tuner.kernels.ops import by_kernels
 
-            made = by_kernels.launch(operands, problem, model, index, match)
-        return made
+            launched = by_kernels.launch(call)
+        return launched
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

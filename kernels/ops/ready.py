@@ -13,13 +13,14 @@ from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
+from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch.call_cache import has_launch_hooks
 from tuner.launch.failure import failures, is_no_fault
 from tuner.launch.plan import LAST_M, Ahead, AlikeMs, LaunchPlan, Recording, operands_of
 from tuner.launch.ready import ReadyLaunches, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules
-from tuner.lookup.decision import TUNED, Match
+from tuner.lookup.decision import TUNED
 from tuner.lookup.lookup import counter, lookup, on_change, ranges_of_family
 from tuner.lookup.row import Row
 from tuner.problem import Problem
@@ -36,15 +37,16 @@ for _kept in (_families, _lost):
     on_change(_kept.clear)
 
 
-def launch(operands: Any, problem: Problem, model: Device, index: int | None, match: Match) -> Recording | None:
+def launch(call: CheckedCall) -> Recording | None:
     """Launch what ships ready to run; None where nothing does for this call."""
-    held = _held(problem, model) if is_of_problem(operands) else None
-    if held is None or match.rule not in MEASURED or (problem.family, model.slug, match.config) in _lost:
+    operands, problem, device, index, match = call.operands, call.problem, call.device, call.index, call.match
+    held = _held(problem, device) if is_of_problem(operands) else None
+    if held is None or match.rule not in MEASURED or (problem.family, device.slug, match.config) in _lost:
         return None
     if has_launch_hooks() or triton_settings.hears_of_loads():
         return None  # who listens hears of what Triton launches
     found = held.range_of(problem, match.config)
-    if found is None or not found.lies_like(operands) or not _is_whole(held, problem, model, match):
+    if found is None or not found.lies_like(operands) or not _is_whole(held, call):
         return None
     recording = Recording()
     try:
@@ -55,15 +57,15 @@ def launch(operands: Any, problem: Problem, model: Device, index: int | None, ma
     except failures(*_UNREADABLE) as e:
         if is_no_fault(e):
             raise
-        _lost.add((problem.family, model.slug, match.config))
+        _lost.add((problem.family, device.slug, match.config))
         return None
-    recording.alike = replace(found.alike, serves=serves(problem, model, match.config, TUNED))
-    family = (problem.family, model.slug, index)
+    recording.alike = replace(found.alike, serves=serves(problem, device, match.config, TUNED))
+    family = (problem.family, device.slug, index)
     if index is None or not torch.cuda.is_current_stream_capturing():
         if family not in _families:
-            _families[family] = [*_ready_ranges(held, problem, model, index, match)]
+            _families[family] = [*_ready_ranges(held, call)]
         recording.ahead = Ahead(recording.ready, _families[family])
-    recording.count = counter(problem, model)
+    recording.count = counter(problem, device)
     return recording
 
 
@@ -75,46 +77,44 @@ def is_of_problem(operands: Any) -> bool:
     return not getattr(operands, "offset", 0.0)
 
 
-def _held(problem: Problem, model: Device) -> ReadyLaunches | None:
+def _held(problem: Problem, device: Device) -> ReadyLaunches | None:
     """What ships ready to run for the op of a problem; None where Triton is to make what is launched."""
-    if problem.is_keyed or not problem.aligned or model.is_interpreter or triton_settings.is_instrumented():
+    if problem.is_keyed or not problem.aligned or device.is_interpreter or triton_settings.is_instrumented():
         return None
-    return ready_launches(problem.op, model, sources.digest)
+    return ready_launches(problem.op, device, sources.digest)
 
 
-def _is_whole(held: ReadyLaunches, problem: Problem, model: Device, match: Match) -> bool:
+def _is_whole(held: ReadyLaunches, call: CheckedCall) -> bool:
     """Whether all that a server decodes by ships ready; if not, the family's first call must prepare the rest."""
-    rows = (row for _, row in ranges_of_family(problem, model, match))
+    rows = (row for _, row in ranges_of_family(call.problem, call.device, call.match))
     return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
 
 
-def _ready_ranges(
-    held: ReadyLaunches, problem: Problem, model: Device, index: int | None, match: Match
-) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch."""
     seen: set[Config] = set()
-    for _, row in ranges_of_family(problem, model, match):
+    for _, row in ranges_of_family(call.problem, call.device, call.match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
             with contextlib.suppress(*failures(*_UNREADABLE)):
-                launches = held.launches(each, each.alike.first_m, index)
-                yield replace(each.alike, serves=serves(row.problem, model, row.config, TUNED)), launches
+                launches = held.launches(each, each.alike.first_m, call.index)
+                yield replace(each.alike, serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 
-def _is_ready(row: Row, problem: Problem, model: Device) -> bool:
+def _is_ready(row: Row, problem: Problem, device: Device) -> bool:
     """Whether launches of a row's config ship for another M of its family: these kernels were asked at export."""
-    held = _held(problem, model)
+    held = _held(problem, device)
     if held is None or problem.family != row.problem.family:
         return False
     found = held.range_of(problem, row.config)
     return found is not None and row.kernel_version == found.kernel_version
 
 
-def serves(problem: Problem, model: Device, config: Config, rules: Container[str]) -> Callable[[int], bool]:
+def serves(problem: Problem, device: Device, config: Config, rules: Container[str]) -> Callable[[int], bool]:
     """Whether a lookup gives a config for another M, by one of some rules."""
 
     def serves_m(m: int) -> bool:
-        found = lookup(problem.with_m(m), model)
+        found = lookup(problem.with_m(m), device)
         return found.rule in rules and found.config == config
 
     return serves_m

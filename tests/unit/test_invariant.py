@@ -18,6 +18,7 @@ from tuner.kernels.gemm import invariant, sums
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
 from tuner.kernels.ops import by_kernels
+from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.lookup import match_rules
 from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.row import Row
@@ -226,4 +227,4 @@ def _families(make_family):
 def test_a_strict_process_has_no_library_for_it():
     match = match_rules.decide(decode(16), H200, []).match
     with pytest.raises(KernelError, match="torch's library sums in another order for another M"):
-        by_kernels._compute_by_torch(None, decode(16), H200, match)
+        by_kernels._compute_by_torch(CheckedCall(None, decode(16), H200, None, match))
