@@ -6,8 +6,8 @@
 Four blocks one behind the other, each with weights of its own, so that they are read from memory, and with its input
 added to its result. Weights and inputs are random; the tables are those that come with triton-tuner, `auto`. Captured:
 a CUDA graph of all four. Pairs take turns in an order drawn anew. `torch`: torch's time over that of
-`tuner.models.accelerate`. `layers`: the time with linear layers exchanged alone over it. `compiled`: torch's time over
-it, both compiled by torch.compile and captured. `error`: the norm of the difference from float64 over the norm, of
+`tuner.models.accelerate`. `layers`: the time with linear layers accelerated alone over it. `compiled`: torch's time
+over it, both compiled by torch.compile and captured. `error`: the norm of the difference from float64 over the norm, of
 torch's block and of ours. Host: microseconds until a call of one block returns.
 """
 

@@ -57,10 +57,10 @@ def paths(device: str) -> dict[str, Call]:
     # Overlapping activations, more than any cache of addresses holds.
     long = torch.randn(m * k + VECTOR * FRESH, device=device).half()
     fresh = itertools.cycle([long[at : at + m * k].view(m, k) for at in range(0, VECTOR * FRESH, VECTOR)])
-    layer, exchanged = (
+    layer, accelerated = (
         torch.nn.Linear(k, n, bias=False, device=device, dtype=torch.float16).requires_grad_(False) for _ in range(2)
     )
-    accelerate(exchanged, backend="tuner")
+    accelerate(accelerated, backend="tuner")
     return {
         "torch.empty": lambda: torch.empty((m, n), dtype=torch.float16, device=a.device),
         "torch.matmul": lambda: torch.matmul(a, b),
@@ -76,7 +76,7 @@ def paths(device: str) -> dict[str, Call]:
         "torch.matmul, b.t() in the call": lambda: torch.matmul(a, weight.t()),
         "tuner matmul(out=)": lambda: matmul(a, b, out=out),
         "nn.Linear": lambda: layer(a),
-        "nn.Linear, accelerated": lambda: exchanged(a),
+        "nn.Linear, accelerated": lambda: accelerated(a),
         "tuner bmm": lambda: bmm(many_a, many_b),
         "tuner bmm(out=)": lambda: bmm(many_a, many_b, out=many_out),
         "tuner grouped_mm": lambda: grouped_mm(a, many_b, ends),

@@ -120,7 +120,7 @@ def without_long_last_layer(suite: Path, vocabulary: int) -> None:
 
 
 def models(options: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """The model as it is, an exchanged copy with the same weights, and what the exchange said."""
+    """The model as it is, an accelerated copy with the same weights, and what `accelerate` said."""
     from tuner.models import accelerate
 
     plain = plain_model(options)
@@ -360,7 +360,7 @@ def compiled(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]
 
 
 def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The first and the second step of batches that are new to the process, by torch and exchanged, in turns."""
+    """The first and the second step of batches that are new to the process, by torch and accelerated, in turns."""
     import torch
 
     pair = dict(zip(("torch", "tuner"), models(options)[:2], strict=True))
@@ -388,7 +388,7 @@ def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]
 
 
 def first(options: argparse.Namespace) -> dict[str, Any]:
-    """The first step of fresh processes, of torch alone and exchanged, in turns."""
+    """The first step of fresh processes, of torch alone and accelerated, in turns."""
     turns = [(child(options, "first-torch"), child(options, "first-tuner")) for _ in range(options.starts)]
     theirs, ours = (list(each) for each in zip(*turns, strict=True))
     medians = [statistics.median(each["seconds"] for each in some) for some in (theirs, ours)]
@@ -396,7 +396,7 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def first_step(options: argparse.Namespace, name: str) -> dict[str, float]:
-    """The first step of this process: `tuner` is imported and the model exchanged inside of the time."""
+    """The first step of this process: `tuner` is imported and the model accelerated inside of the time."""
     import torch
 
     model, exchange_s = plain_model(options), 0.0

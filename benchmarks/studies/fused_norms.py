@@ -4,8 +4,8 @@
     python benchmarks/studies/fused_norms.py --out RESULT.json --rehearse
 
 Transformers computes an RMSNorm in eight steps, each a kernel. A decode step of the models of claims/model_play.py, by
-the tables that come with triton-tuner: torch's time over that of the model with exchanged linear layers; with norms by
-torch's fused kernel too; and with norms by a Triton kernel of one row a program, which lets the next kernel start at
+the tables that come with triton-tuner: torch's time over that of the model with accelerated linear layers; with norms
+by torch's fused kernel too; and with norms by a Triton kernel of one row a program, which lets the next kernel start at
 once. Norms by torch's fused kernel are timed alone as well.
 """
 

@@ -4,7 +4,7 @@
     python benchmarks/studies/joined_layers.py --out RESULT.json --rehearse
 
 A captured decode step of the models of claims/model_play.py, by the tables that come with triton-tuner: torch's time
-over that of the exchanged model, of the exchanged model with gate and up joined, and with q, k and v joined too. Joined
+over that of the accelerated model, of that model with gate and up joined, and with q, k and v joined too. Joined
 weights are copies here, and torch's own joined model is timed as well: what joining brings without tuned kernels.
 """
 

@@ -16,8 +16,7 @@ import torch
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
 from tuner.kernels.ops.left_to_torch import LeftToTorch
-from tuner.kernels.ops.linear import DTYPES, are_plain, linear
-from tuner.kernels.ops.linear import preference as product_preference
+from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
 from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
@@ -33,7 +32,7 @@ Weights = tuple[torch.Tensor] | tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Preference:
+class GatedPreference:
     """Who serves the gated layers of one family.
 
     Attributes:
@@ -54,16 +53,16 @@ class Preference:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
-        return preference, (self.activation, self.is_auto, self.up_first, self.shape)
+        return gated_preference, (self.activation, self.is_auto, self.up_first, self.shape)
 
 
 @functools.cache
-def preference(activation: str, is_auto: bool, up_first: bool, shape: tuple[int, int]) -> Preference:
+def gated_preference(activation: str, is_auto: bool, up_first: bool, shape: tuple[int, int]) -> GatedPreference:
     """The preference that all gated layers [N, K] of this process share."""
-    return Preference(activation, is_auto, up_first, shape, (activation, is_auto))
+    return GatedPreference(activation, is_auto, up_first, shape, (activation, is_auto))
 
 
-def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor | None:
+def gated(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torch.Tensor | None:
     """Compute activation(x @ gate.T) * (x @ up.T), or None where the caller is to, in its own way.
 
     That is what tables say is slower, what needs a gradient, is cast by autocast or is transformed by torch.func, and
@@ -88,7 +87,7 @@ def gated(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Ten
     return _launched(x, gate, up, preferred) if _is_served(x, gate, up, preferred) else None
 
 
-def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: Preference) -> bool:
+def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: GatedPreference) -> bool:
     """Whether a look at the first weight and at earlier calls says that the kernels do not serve a call."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
@@ -120,7 +119,7 @@ def _is_traced() -> bool:
     return torch.compiler.is_compiling() or arguments.is_recorded()
 
 
-def _traced(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor | None:
+def _traced(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torch.Tensor | None:
     """The operator, which chooses when it runs."""
     if not (are_plain((x, *weights)) and _fit(x, weights)) or _is_followed(x, weights):
         return None
@@ -143,7 +142,7 @@ def _is_followed(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
     return autocast.is_on(x) or arguments.ask_derivatives(x, *weights)
 
 
-def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: Preference) -> bool:
+def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: GatedPreference) -> bool:
     """Whether the kernels take an eager call, and are to serve it."""
     weights = gate, up
     if not (are_plain((x, *weights)) and _fit(x, weights)) or _is_followed(x, weights):
@@ -163,7 +162,7 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
     return False
 
 
-def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: Preference) -> torch.Tensor:
+def _launched(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred: GatedPreference) -> torch.Tensor:
     """By a kernel, whose plan is stored; where others may be slower, tables are asked of each number of rows."""
     (n, k), dtype, index = gate.shape, x.dtype, x.device.index
 
@@ -200,7 +199,7 @@ def _run(x: torch.Tensor, weights: list[torch.Tensor], up_first: bool, activatio
     """The operator's own call, in which torch has already recorded whatever gradients there are."""
     given = tuple(weights)
     n = given[0].shape[0] // (3 - len(given))
-    preferred = preference(activation, is_auto, up_first, (n, given[0].shape[1]))
+    preferred = gated_preference(activation, is_auto, up_first, (n, given[0].shape[1]))
     with torch.no_grad(), autocast.off(x):
         found = gated(x, given, preferred)
         return _by_products(x, given, preferred) if found is None else found
@@ -217,10 +216,10 @@ def _planned(
     return (x, *_halves((weights[0],), up_first)), (activation, is_auto)
 
 
-def _by_products(x: torch.Tensor, weights: Weights, preferred: Preference) -> torch.Tensor:
+def _by_products(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torch.Tensor:
     """By a product for each weight, which tables choose too, and by torch's activation."""
     is_auto = preferred.is_auto
-    products = [linear(x, each, None, product_preference(is_auto, *each.shape, False)) for each in weights]
+    products = [linear(x, each, None, linear_preference(is_auto, *each.shape, False)) for each in weights]
     gate, up = products if len(products) > 1 else products[0].chunk(2, dim=-1)[:: -1 if preferred.up_first else 1]
     return activated(gate, preferred.activation).mul_(up)
 

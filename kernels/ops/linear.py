@@ -32,7 +32,7 @@ _PLAIN: Options = (None, None, None, None, False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Preference:
+class LinearPreference:
     """Who serves the layers of one family.
 
     Attributes:
@@ -48,16 +48,18 @@ class Preference:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the preference of their process."""
-        return preference, self.options
+        return linear_preference, self.options
 
 
 @functools.cache
-def preference(is_auto: bool, n: int, k: int, has_bias: bool) -> Preference:
+def linear_preference(is_auto: bool, n: int, k: int, has_bias: bool) -> LinearPreference:
     """The preference that all layers [N, K] of this process share."""
-    return Preference(is_auto, (is_auto, n, k, has_bias))
+    return LinearPreference(is_auto, (is_auto, n, k, has_bias))
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: LinearPreference
+) -> torch.Tensor:
     """Compute torch.nn.functional.linear(x, weight, bias).
 
     Raises:
@@ -76,7 +78,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pre
     return _unplanned(x, weight, bias, preferred) if result is None else result
 
 
-def _unplanned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference) -> torch.Tensor:
+def _unplanned(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: LinearPreference
+) -> torch.Tensor:
     """A call that no plan serves: the first of its kind, or one that needs a gradient, is traced or transformed."""
     if not _is_served(x, weight, bias):
         return F.linear(x, weight, bias)
@@ -96,7 +100,10 @@ def _unplanned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
 
 
 def _remember(
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], preferred: Preference, *call: Any, **options: Any
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    preferred: LinearPreference,
+    *call: Any,
+    **options: Any,
 ) -> None:
     """Store a call's plan; where torch may serve other rows, what tables say of them is asked for each M."""
     if preferred.is_auto:
@@ -108,7 +115,7 @@ def _remember(
 
 
 def _autocast_call(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: Preference
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, preferred: LinearPreference
 ) -> torch.Tensor:
     if preferred.is_auto and weight.dtype != torch.get_autocast_dtype(x.device.type):
         return F.linear(x, weight, bias)  # torch keeps its copy of the weight for the block; ours is made each call
@@ -123,7 +130,7 @@ def _is_torchs(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    preferred: Preference,
+    preferred: LinearPreference,
     *,
     has_gradient: bool,
     is_traced: bool,
@@ -182,7 +189,7 @@ def problem(m: int, n: int, k: int, dtype: torch.dtype, has_bias: bool) -> Probl
 
 def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> torch.Tensor:
     """The operator's own call, in which torch has already recorded whatever gradients there are."""
-    preferred = preference(is_auto, *weight.shape, bias is not None)
+    preferred = linear_preference(is_auto, *weight.shape, bias is not None)
     if not (torch.is_grad_enabled() or autocast.is_on(x)):
         return linear(x, weight, bias, preferred)
     with torch.no_grad(), autocast.off(x):

@@ -154,8 +154,8 @@ def test_auto_leaves_families_without_a_table_and_says_what_to_do(tuned):
         done = accelerate(model)
     assert done.exchanged == ("gate",)  # the other two have a bias, or another shape
     assert str(done) == (
-        "on tuned kernels (backend 'auto'): 1 layer (gate); left on torch, of families that no table of interpreter "
-        "has (`tuner model` lists what to tune): 2 layers (up, down)"
+        "on tuned kernels (backend 'auto'): 1 layer (gate); left on torch (no table of interpreter has the family: "
+        "`tuner model` lists what to tune): 2 layers (up, down)"
     )
     assert type(model.up) is nn.Linear
 
@@ -254,7 +254,7 @@ def test_state_hooks_ties_and_classes_stay(ours):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_and_pickles_are_exchanged_and_have_weights_of_their_own(copied, ours):
+def test_copies_and_pickles_are_patched_and_have_weights_of_their_own(copied, ours):
     model, x = nn.Sequential(Named(32, 48), nn.ReLU(), nn.Linear(48, 8)), torch.randn(4, 32)
     accelerate(model, backend="tuner")
     with torch.no_grad():
@@ -269,7 +269,7 @@ def test_copies_and_pickles_are_exchanged_and_have_weights_of_their_own(copied, 
     assert restore(other) == 2
 
 
-def test_adapters_run_beside_an_exchanged_base_layer(ours):
+def test_adapters_run_beside_a_patched_base_layer(ours):
     model, x = Adapted(nn.Linear(32, 48)), torch.randn(4, 32)
     expected = model(x).detach()
     accelerate(model, backend="tuner", only="base_layer")
@@ -278,7 +278,7 @@ def test_adapters_run_beside_an_exchanged_base_layer(ours):
     assert len(ours) == 1
 
 
-def test_what_cannot_be_exchanged_is_left_and_named():
+def test_what_cannot_be_patched_is_left_and_named():
     model = nn.ModuleDict(
         {
             "fine": nn.Linear(32, 48),
@@ -298,14 +298,14 @@ def test_what_cannot_be_exchanged_is_left_and_named():
     assert done.exchanged == ("fine",)
     left = {name: why for why, names in done.left.items() for name in names}
     words = {
-        "doubled": "with a forward of its own (Doubled)",
-        "hooked": "whose forward somebody replaced",
-        "computed": "whose weight or bias is computed at each call",
-        "sparse": "whose weight is torch.sparse_coo",
-        "meta": "on meta (move the model to a GPU first)",
-        "wide": "whose weight is float64",
-        "lazy": "with weights of class UninitializedParameter",
-        "experts": "experts in one tensor (ToyExperts) that no kernel computes yet",
+        "doubled": "Doubled defines its own forward",
+        "hooked": "the forward was replaced",
+        "computed": "the weight or bias is computed at each call",
+        "sparse": "the weight has the layout torch.sparse_coo",
+        "meta": "on meta: move the model to a GPU first",
+        "wide": "the weight is float64",
+        "lazy": "the weights are of class UninitializedParameter",
+        "experts": "no kernel computes ToyExperts yet",
     }
     assert left == words
     assert "\n" not in str(done)
@@ -326,7 +326,7 @@ def test_sharded_weights_are_torchs_own(ours):
         parallelize_module(model[2], mesh, ColwiseParallel())
         parallelize_module(model[1], mesh, {"gate": ColwiseParallel(), "up": ColwiseParallel()})
         done = accelerate(model[1], backend="tuner")
-        assert done.left == {"with weights of class DTensor": ("gate", "up")}
+        assert done.left == {"the weights are of class DTensor": ("gate", "up")}
         restore(model[1])
         with torch.no_grad():
             torch.testing.assert_close(
@@ -511,8 +511,8 @@ def test_weights_that_are_no_matrices_are_left_and_named():
         weight.data = torch.empty(0)  # as a rank that has no part of it holds it
     done = accelerate(model, backend="tuner")
     assert done.exchanged == done.mlps == ()
-    assert "whose weight has shape [0]" in str(done)
-    assert "the gates of MLPs whose weights have shapes [0], [0]" in str(done)
+    assert "(the weight has shape [0])" in str(done)
+    assert "(gates of MLPs: the weights have shapes [0], [0])" in str(done)
 
 
 def test_a_layer_whose_class_was_made_anew_is_given_back_and_copied(ours):

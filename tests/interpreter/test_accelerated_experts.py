@@ -106,7 +106,7 @@ def test_a_model_runs_its_experts_and_is_given_back(ours):
 def test_auto_follows_the_evidence_of_each_number_of_tokens(tmp_path, make_row, make_table, ours):
     block = experts_of("mixtral")
     (why,) = accelerate(block).left
-    assert why.startswith("of families that no table of interpreter has")
+    assert why.startswith("no table of interpreter has the family: `tuner model`")
     extras = {"groups": 4, "top_k": 2}
     parts = {"dtype": "float32", "layout": "nt", "op": "fused_experts", "epilogue": "silu", "extras": extras}
     version = registry.find("fused_experts", "experts_pointer").version
@@ -128,6 +128,13 @@ def test_what_is_computed_otherwise_is_left_and_named():
 
     replaced, other, quick = experts_of("mixtral"), experts_of("mixtral"), experts_of("mixtral")
     replaced.forward = lambda *given: given[0]
+
+    class HalvedExperts(type(quick)):
+        def _apply_gate(self, x):
+            return super()._apply_gate(x).half()
+
+    halved = experts_of("mixtral")
+    halved.__class__ = HalvedExperts
     other.config._experts_implementation = "deepgemm"
     quick.act_fn = nn.Mish()
     blocks = {
@@ -135,6 +142,7 @@ def test_what_is_computed_otherwise_is_left_and_named():
         "replaced": replaced,
         "other": other,
         "quick": quick,
+        "halved": halved,
         "moved": experts_of("mixtral").to("meta"),
         "gelu": experts_of("mixtral", hidden_act="gelu_pytorch_tanh"),
     }
@@ -142,11 +150,12 @@ def test_what_is_computed_otherwise_is_left_and_named():
     assert done.experts == ("gelu",)
     left = {name: why for why, names in done.left.items() for name in names}
     assert left == {
-        "gpt_oss": "experts in one tensor (GptOssExperts) that no kernel computes yet",
-        "replaced": "experts whose forward somebody replaced",
-        "other": "experts that are computed by deepgemm, as the model's config says",
-        "quick": "experts with a gate of their own (MixtralExperts)",
-        "moved": "on meta (move the model to a GPU first)",
+        "gpt_oss": "no kernel computes GptOssExperts yet",
+        "replaced": "the forward was replaced",
+        "other": "the model's config asks for experts_implementation='deepgemm'",
+        "quick": "the gate of MixtralExperts is not a known activation times up",
+        "halved": "the gate of HalvedExperts is not a known activation times up",
+        "moved": "on meta: move the model to a GPU first",
     }
 
 
@@ -204,7 +213,7 @@ def test_a_gate_that_clamps_its_values_keeps_its_own_forward():
 
     block.__class__ = ClampedExperts
     done = accelerate(nn.Sequential(block), backend="tuner")
-    assert done.left == {"experts with a gate of their own (ClampedExperts)": ("0",)}
+    assert done.left == {"the gate of ClampedExperts is not a known activation times up": ("0",)}
 
 
 def test_a_forward_of_ones_own_is_kept():
@@ -216,7 +225,7 @@ def test_a_forward_of_ones_own_is_kept():
 
     block.__class__ = ScaledExperts
     done = accelerate(nn.Sequential(block), backend="tuner")
-    assert done.left == {"experts with a forward of their own (ScaledExperts)": ("0",)}
+    assert done.left == {"ScaledExperts defines its own forward": ("0",)}
 
 
 def test_what_changes_in_a_block_or_hears_of_its_values_has_its_own_forward(ours):

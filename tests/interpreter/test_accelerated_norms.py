@@ -115,7 +115,7 @@ def test_without_a_table_norms_that_add_one_to_their_weight_are_left_under_auto(
     norm = norm_of("gemma2")
     done = accelerate(norm)
     assert not done.norms
-    why = f"of families that no table of {INTERPRETER.slug} has (`tuner model` lists what to tune)"
+    why = f"no table of {INTERPRETER.slug} has the family: `tuner model` lists what to tune"
     assert done.left == {why: ("",)}
     assert "norm" not in str(done)
     fused.clear()
@@ -131,11 +131,11 @@ def test_norms_that_add_one_to_their_weight_are_left_where_no_kernel_takes_them(
     odd, long, wide = norm_of("gemma2"), norm_of("gemma2", 32769), norm_of("gemma2").double()
     odd.eps = 0.0
     left = accelerate(nn.ModuleDict({"odd": odd, "long": long, "wide": wide}), backend=backend).left
-    reason = "which add one to a weight that `rms_norm` does not take ({})"
+    reason = "one is added to a weight that `rms_norm` does not take: {}"
     assert left == {
         reason.format("float32 [48], eps 0.0"): ("odd",),
         reason.format("float32 [32769], eps 1e-06"): ("long",),
-        "norms that are no RMSNorm of their weight (Gemma2RMSNorm)": ("wide",),
+        "Gemma2RMSNorm is no RMSNorm of its weight": ("wide",),
     }
 
 
@@ -197,15 +197,24 @@ def test_what_is_no_rms_norm_of_its_weight_is_left_and_named():
     done = accelerate(nn.ModuleDict(layers))
     assert not done.norms
     left = {name: why for why, names in done.left.items() for name in names}
-    no_norm = "norms that are no RMSNorm of their weight ({})"
+    no_norm = "{} is no RMSNorm of its weight"
     assert left == {
         "plus_two": no_norm.format("PlusTwoNorm"),
         "failing": no_norm.format("FailingNorm"),
         "wide": no_norm.format("WideNorm"),
         "without_epsilon": no_norm.format("WithoutEpsilonNorm"),
-        "replaced": "whose forward somebody replaced",
-        "moved": "on meta (move the model to a GPU first)",
+        "replaced": "the forward was replaced",
+        "moved": "on meta: move the model to a GPU first",
     }
+
+
+def test_a_subclass_of_a_patched_class_stays():
+    norm, x = norm_of("llama"), torch.randn(2, 48)
+    accelerate(norm, backend="tuner")
+    norm.__class__ = type("FSDPNorm", (type(norm),), {})
+    done = accelerate(norm, backend="tuner")
+    assert done.left == {"FSDPNorm is a subclass made after accelerate()": ("",)}
+    torch.testing.assert_close(norm(x), norm_of("llama")(x))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Layers that `accelerate` exchanged, through the real launch path: each call reads its own weight as it is then."""
+"""Layers that `accelerate` patched, through the real launch path: each call reads its own weight as it is then."""
 
 from __future__ import annotations
 

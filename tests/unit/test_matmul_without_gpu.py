@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tuner.errors import InputError
 from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
-from tuner.kernels.ops.linear import preference
+from tuner.kernels.ops.linear import linear_preference
 from tuner.models import accelerate
 from tuner.models.accelerate_linear import TunedLinear
-from tuner.models.exchange import exchange
+from tuner.models.class_patch import patch_class
 
 
 def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
@@ -142,11 +142,11 @@ def test_operators_are_made_without_reading_any_source():
 
 
 @pytest.mark.parametrize("backend", ["auto", "tuner"])
-def test_layers_on_the_cpu_stay_with_torch_and_so_do_exchanged_ones_that_came_there(backend):
+def test_layers_on_the_cpu_stay_with_torch_and_so_do_patched_ones_that_came_there(backend):
     layer, x = torch.nn.Linear(8, 4).requires_grad_(False), torch.randn(3, 8)
     expected = layer(x)
     (left,) = accelerate(layer, backend=backend).left
-    assert left == "on cpu (move the model to a GPU first)"
-    exchange(layer, TunedLinear, preference(backend == "auto", 4, 8, True))
+    assert left == "on cpu: move the model to a GPU first"
+    patch_class(layer, TunedLinear, linear_preference(backend == "auto", 4, 8, True))
     for call in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
         torch.testing.assert_close(call(x), expected)

@@ -1,4 +1,4 @@
-"""The blocks of experts that `accelerate` exchanges: which compute what `fused_experts` does, and their forward."""
+"""Replaces the forward of blocks of experts that compute what `fused_experts` does: which blocks, and by what."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS
 from tuner.lookup import evidence, lookup
-from tuner.models.as_tried import Children, Held, are_as_tried, children, held, holds
-from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
+from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
+from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle
+from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
+from tuner.models.trial import run_on_cpu
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
 _WEIGHTS = ("gate_up_proj", "down_proj")
-_SAID = {"has_gate": True, "has_bias": False, "is_transposed": False}
-"""What transformers says of a class of experts, and what `fused_experts` computes."""
-_RARE = ("has_post_expert_norm", "_is_expert_parallel")
-"""What few have, and older releases of transformers do not say: a norm of each expert; experts of several GPUs."""
+_FLAGS = {"has_gate": True, "has_bias": False, "is_transposed": False}
+"""The flags that transformers sets on a class of experts, with the values that `fused_experts` computes."""
+_RARE_FLAGS = ("has_post_expert_norm", "_is_expert_parallel")
+"""Flags that older releases of transformers lack: a norm of each expert; experts that several GPUs share."""
 _IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
-"""What a config may ask for that computes the same; others are somebody's choice of a kernel."""
+"""What a config may ask for that `fused_experts` may stand in for; any other is a kernel that somebody chose."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsChoice:
-    """What an exchanged block is served by.
+    """How a patched block is served.
 
     Attributes:
         is_auto: Whether its own forward runs where no table says that `fused_experts` is no slower.
         activation: Its activation, by `fused_experts`'s name.
-        held: The values that it held as its gate was tried.
-        others: Its children then.
+        attributes: Its attributes when its gate was tried.
+        children: Its children then.
     """
 
     is_auto: bool
     activation: str
-    held: Held
-    others: Children
+    attributes: Attributes
+    children: Children
 
 
-class TunedExperts(Exchanged):
-    """A block of experts that runs on tuned kernels, by its choice; its own forward in everything else."""
+class TunedExperts(PatchedLayer):
+    """A block of experts that runs on tuned kernels where its choice says so, and by its own forward elsewhere."""
 
     PREFIX = "Tuned"
 
-    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Compute the weighted sum of each token's experts.
 
         Args:
-            given: The tokens [M, K], each token's experts [M, top_k] and their shares [M, top_k].
-            named: Nothing, or what the block's own forward takes.
+            args: The tokens [M, K], each token's experts [M, top_k] and their shares [M, top_k].
+            kwargs: Nothing, or what the block's own forward takes.
 
         Returns:
             [M, K].
         """
-        choice, weights = self.__dict__.get(GIVEN), [self._parameters.get(name) for name in _WEIGHTS]
-        if choice is None or named or len(given) != 3 or not _is_served(self, (*given, *weights), choice):
-            # Without a choice the block may be restored, and somebody keeps this method.
-            own = super().forward if isinstance(self, TunedExperts) else self.forward
-            result: torch.Tensor = own(*given, **named)
+        choice, weights = self.__dict__.get(CHOICE), [self._parameters.get(name) for name in _WEIGHTS]
+        if choice is None or kwargs or len(args) != 3 or not _is_served(self, (*args, *weights), choice):
+            result: torch.Tensor = original_forward(TunedExperts, self)(*args, **kwargs)
             return result
         from tuner.kernels.ops.fused_experts import fused_experts  # not at import: most models have no experts
 
-        x, experts, shares = given
+        x, experts, shares = args
         gate_up, down = weights
         assert gate_up is not None
         assert down is not None
@@ -77,12 +77,12 @@ class TunedExperts(Exchanged):
 
 
 def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> bool:
-    """Whether `fused_experts` computes what the block would, and is to."""
+    """Whether `fused_experts` computes what the block would, and its choice is to run it."""
     if torch.compiler.is_compiling() or not all(type(each) in PLAIN_TENSORS for each in tensors):
         return False
-    if not (holds(block, choice.held) and are_as_tried(block, choice.others, in_training=True)):
+    if not (is_unchanged(block, choice.attributes) and children_unchanged(block, choice.children, in_training=True)):
         return False
-    if any(getattr(block, name, False) for name in _RARE) or not _fit(*tensors) or _is_followed(tensors):
+    if any(getattr(block, name, False) for name in _RARE_FLAGS) or not _fit(*tensors) or _is_followed(tensors):
         return False
     x, experts, _, _, down = tensors
     sizes = (len(x), down.shape[2], down.shape[1], len(down), experts.shape[1])
@@ -108,7 +108,7 @@ def _fit(
 
 
 def _is_followed(tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Whether something needs torch's own operators: a gradient, autocast, a tracer; or has no memory to give."""
+    """Whether a gradient, autocast or a tracer needs torch's own operators, or a kernel cannot read the tensors."""
     if autocast.is_on(tensors[0]) or arguments.is_recorded() or arguments.ask_derivatives(*tensors):
         return True
     return not (arguments.has_kernels(tensors[0].device) and all(map(arguments.has_memory, tensors)))
@@ -118,7 +118,7 @@ def _is_followed(tensors: tuple[torch.Tensor, ...]) -> bool:
 def _is_faster(
     _of: object, sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activation: str, index: int | None
 ) -> bool:
-    """Whether a table says that the kernels are no slower than torch; asked once for the tables that are named."""
+    """Whether a table says that the kernels are no slower than torch; asked once while the same tables are named."""
     return sizes[0] > 0 and evidence.beats_vendor(problem(sizes, dtype, activation), dispatch.device_of(index))
 
 
@@ -126,30 +126,28 @@ lookup.on_change(_is_faster.cache_clear)
 
 
 def holds_experts(block: nn.Module) -> bool:
-    """Whether a module multiplies by a matrix of its own for each expert, by the names that models give them."""
-    is_named = "expert" in own_class(block).__name__.lower()
+    """Whether a module has a matrix for each expert, as far as its class's name and its parameters tell."""
+    is_named = "expert" in original_class(block).__name__.lower()
     return is_named and any(each.dim() == 3 for each in block._parameters.values() if each is not None)
 
 
-def exchange_experts(block: nn.Module, backend: str) -> str | None:
-    """Exchange a block of experts, or say why it keeps its own forward."""
-    if backend == "torch":
-        return "as asked"
+def patch_experts(block: nn.Module, backend: str) -> str | None:
+    """Replace the forward of a block of experts, or say why it is left on torch."""
     if why := obstacle(block):
         return why
     down, top_k = block._parameters["down_proj"], top_k_of(block)
     assert down is not None
-    if not arguments.has_kernels(down.device):
-        return f"on {down.device.type} (move the model to a GPU first)"
+    if why := device_obstacle(down.device):
+        return why
     activation = activation_of(block)
     assert activation is not None
     if backend == "auto" and top_k is not None:
         experts, k, n = down.shape
         family = problem((1, n, k, experts, top_k), down.dtype, activation)
-        if why := without_table(family, down.device.index):
+        if why := table_obstacle(family, down.device.index):
             return why
-    others = children(block._modules.items())
-    exchange(block, TunedExperts, ExpertsChoice(backend == "auto", activation, held(block), others))
+    children = children_of(block._modules.items())
+    patch_class(block, TunedExperts, ExpertsChoice(backend == "auto", activation, attributes_of(block), children))
     return None
 
 
@@ -161,37 +159,34 @@ def problem(sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activatio
 
 
 def obstacle(block: nn.Module) -> str | None:
-    """Why a block of experts keeps its own forward wherever it runs, or None."""
-    kind = own_class(block).__name__
-    if "forward" in vars(block):
-        return "experts whose forward somebody replaced"
+    """Why a block of experts is left on torch on any device, or None."""
+    kind = original_class(block).__name__
+    if why := class_obstacle(block):
+        return why
     weights = [block._parameters.get(name) for name in _WEIGHTS]
-    said = {name: getattr(block, name, None) for name in _SAID}
-    if (
-        said != _SAID
-        or getattr(block, _RARE[0], False)
-        or any(type(each) not in (torch.Tensor, nn.Parameter) for each in weights)
-    ):
-        return f"experts in one tensor ({kind}) that no kernel computes yet"
-    if _has_own_forward(own_class(block)):
-        return f"experts with a forward of their own ({kind})"
+    flags = {name: getattr(block, name, None) for name in _FLAGS}
+    is_plain = all(type(each) in PLAIN_TENSORS for each in weights)
+    if flags != _FLAGS or getattr(block, _RARE_FLAGS[0], False) or not is_plain:
+        return f"no kernel computes {kind} yet"
+    if _has_own_forward(original_class(block)):
+        return f"{kind} defines its own forward"
     if (asked := getattr(getattr(block, "config", None), "_experts_implementation", None)) not in _IMPLEMENTATIONS:
-        return f"experts that are computed by {asked}, as the model's config says"
+        return f"the model's config asks for experts_implementation={asked!r}"
     if activation_of(block) is None:
-        return f"experts with a gate of their own ({kind})"
+        return f"the gate of {kind} is not a known activation times up"
     return None
 
 
 def _has_own_forward(kind: Any) -> bool:
-    """Whether a class computes experts otherwise than transformers' own, which it wraps, or the class of their gate."""
+    """Whether a class's forward is neither one that transformers wraps nor one of the class that defines its gate."""
     owner = next(each for each in kind.__mro__ if "forward" in vars(each))
     return not (hasattr(kind.forward, "__wrapped__") or "_apply_gate" in vars(owner))
 
 
 def top_k_of(block: nn.Module) -> int | None:
     """To how many experts the block's config sends a token; None where it does not say so by the usual name."""
-    found = getattr(getattr(block, "config", None), "num_experts_per_tok", None)
-    return found if isinstance(found, int) else None
+    top_k = getattr(getattr(block, "config", None), "num_experts_per_tok", None)
+    return top_k if isinstance(top_k, int) else None
 
 
 def activation_of(block: nn.Module) -> str | None:
@@ -200,13 +195,9 @@ def activation_of(block: nn.Module) -> str | None:
     Its own gate is tried with random numbers on the CPU.
     """
     x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0), device="cpu")
-    x = torch.cat((x, 30 * x))  # of the second half few gates that clamp their values give the same
+    x = torch.cat((x, 30 * x))  # a gate that clamps its values shows in the larger ones
     gate, up = x.chunk(2, dim=-1)
-    try:
-        with torch.no_grad(), torch.device("cpu"):
-            found = own_class(block)._apply_gate(block, x)
-    except Exception:  # noqa: BLE001  a model's own code may raise anything: then torch keeps it
+    result = run_on_cpu(lambda: original_class(block)._apply_gate(block, x))
+    if not isinstance(result, torch.Tensor) or (result.shape, result.dtype) != (gate.shape, gate.dtype):
         return None
-    if getattr(found, "shape", None) != gate.shape:
-        return None
-    return next((name for name in ACTIVATIONS if torch.allclose(found, activated(gate, name) * up)), None)
+    return next((name for name in ACTIVATIONS if torch.allclose(result, activated(gate, name) * up)), None)

@@ -1,7 +1,7 @@
-"""Run a model's linear layers, gated MLPs and experts on tuned kernels and its norms on fused ones; give them back.
+"""Runs a model's linear layers, gated MLPs and experts on tuned kernels and its norms on fused ones, and undoes it.
 
-A layer is exchanged by its class, which becomes a subclass of its own. So its parameters, buffers, hooks and names stay
-as they are, `isinstance` holds, and copies and pickles of the model are exchanged too (docs/decisions.md, 84).
+To replace its forward, a layer is given a subclass of its own class. So its parameters, buffers, hooks and names stay
+as they are, `isinstance` holds, and copies and pickles of the model have the new forward too (docs/decisions.md, 84).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from tuner.errors import InputError
-from tuner.models.accelerate_experts import exchange_experts, holds_experts
-from tuner.models.accelerate_linear import exchange_linear
-from tuner.models.accelerate_mlp import exchange_mlp, holds_mlp
-from tuner.models.accelerate_norm import exchange_norm, is_norm
-from tuner.models.exchange import give_back
+from tuner.models.accelerate_experts import holds_experts, patch_experts
+from tuner.models.accelerate_linear import patch_linear
+from tuner.models.accelerate_mlp import holds_mlp, patch_mlp
+from tuner.models.accelerate_norm import is_norm, patch_norm
+from tuner.models.class_patch import restore_class
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
@@ -27,14 +27,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What `accelerate` did; as text, one line.
+    """What `accelerate` did; its text is one line.
 
     Attributes:
         backend: Who was to serve the layers: "auto", "tuner" or "torch".
-        exchanged: The names of the layers that may run on tuned kernels.
-        left: By the reason why torch keeps them, the names of layers, norms, gated MLPs and blocks of experts.
+        exchanged: The names of the linear layers that may run on tuned kernels.
+        left: The names of layers, norms, gated MLPs and blocks of experts left on torch, by the reason for that.
         norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's. Those that add one to
-            their weight have the tuned one alone, and their own forward elsewhere.
+            their weight run on the tuned one or by their own forward.
         experts: The names of the blocks of experts that may run on tuned kernels.
         mlps: The names of the gated MLPs whose gate and up may run in one launch.
     """
@@ -47,7 +47,7 @@ class Acceleration:
     mlps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Say how many layers were exchanged, and for each reason which were not."""
+        """Say how many layers may run on tuned kernels, and for each reason how many are left on torch."""
         done = [f"on tuned kernels (backend {self.backend!r}): {_counted(self.exchanged)}"]
         if self.mlps:
             done.append(f"gate and up in one launch: {_counted(self.mlps, 'block')}")
@@ -55,7 +55,7 @@ class Acceleration:
             done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
         if self.norms:
             done.append(f"on one kernel each, tuned or torch's: {_counted(self.norms, 'norm')}")
-        return "; ".join([*done, *(f"left on torch, {why}: {_counted(names)}" for why, names in self.left.items())])
+        return "; ".join([*done, *(f"left on torch ({why}): {_counted(names)}" for why, names in self.left.items())])
 
 
 def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[str] | None = None) -> Acceleration:
@@ -68,7 +68,7 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
         only: Patterns of names, as "*.mlp.*"; layers, norms, MLPs and experts of other names stay.
 
     Returns:
-        What was exchanged and what was left, which is logged too.
+        The layers whose forward was replaced and those left on torch, which is logged too.
 
     Raises:
         InputError: `model` is no module, there is no such backend, or `only` names none of these layers.
@@ -78,40 +78,43 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
         raise InputError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
     done: dict[str, list[str]] = {"exchanged": [], "norms": [], "experts": [], "mlps": []}
     left: dict[str, list[str]] = {}
+    why: str | None
     for name, layer in _named(model, only):
-        if isinstance(layer, nn.Linear):
-            why, kind = exchange_linear(layer, backend), "exchanged"
+        if backend == "torch":
+            why, kind = 'backend="torch"', ""
+        elif isinstance(layer, nn.Linear):
+            why, kind = patch_linear(layer, backend), "exchanged"
         elif holds_experts(layer):
-            why, kind = exchange_experts(layer, backend), "experts"
+            why, kind = patch_experts(layer, backend), "experts"
         elif holds_mlp(layer):
-            why, kind = exchange_mlp(layer, backend), "mlps"
+            why, kind = patch_mlp(layer, backend), "mlps"
         else:
-            why, kind = exchange_norm(layer, backend), "norms"
+            why, kind = patch_norm(layer, backend), "norms"
         if why is None:
             done[kind].append(name)
         else:
-            give_back(layer)
+            restore_class(layer)
             left.setdefault(why, []).append(name)
-    found = Acceleration(backend, left=_fixed(left), **_fixed(done))
-    _logger.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", found)
-    return found
+    result = Acceleration(backend, left=_as_tuples(left), **_as_tuples(done))
+    _logger.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", result)
+    return result
 
 
-def _fixed(names: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+def _as_tuples(names: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(each) for key, each in names.items()}
 
 
 def restore(model: nn.Module) -> int:
-    """Give all layers that `accelerate` exchanged their own class back.
+    """Give the layers whose forward `accelerate` replaced their original class back.
 
     Returns:
-        How many there were.
+        How many layers those are.
 
     Raises:
         InputError: `model` is no module.
     """
     _check(model)
-    return sum(give_back(layer) for layer in model.modules())
+    return sum(restore_class(layer) for layer in model.modules())
 
 
 def _check(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The RMSNorms that `accelerate` exchanges: which layers are RMSNorms, and their forward."""
+"""Replaces the forward of RMSNorms: which layers are RMSNorms, and by which forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.lookup import evidence, lookup
-from tuner.models.exchange import GIVEN, Exchanged, exchange, own_class, without_table
+from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
+from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
+from tuner.models.trial import run_on_cpu
 from tuner.problem import Problem, gemm_fields
 from tuner.problem import dtype as dtypes
 
@@ -25,22 +27,23 @@ CALL_CACHE = CallCache()
 _EPSILONS = ("variance_epsilon", "eps")
 """What models call the number that is added to the mean of the squares."""
 _OFFSETS = (0.0, 1.0)
-"""What is added to the weight: nothing, or one, as Gemma's norms have it."""
+"""What a norm may add to its weight: nothing, or one, as Gemma's norms do."""
 _SCALES = (1e-4, 1.0, 1e3)
-"""Sizes of the inputs that a layer is tried with: of the first, the added number is most of the sum."""
-_CLOSE = 1e-5
+"""Factors of the inputs that a layer is tried with. With the first, epsilon is most of the sum it is added to."""
+_TOLERANCE = 1e-5
+"""The relative error of an element that counts as rounding, in float32."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NormChoice:
-    """What exchanged norms are served by.
+    """How patched norms are served.
 
     Attributes:
         epsilon: The name of the attribute that a layer adds to the mean of the squares.
         offset: What it adds to its weight.
         is_auto: Whether torch serves where no table says that `rms_norm` is no slower.
-        by_torch: Shapes and dtypes of x, and epsilons, that torch serves: by its kernel, or with an offset, which that
-            would add in x's dtype, by the layer's own forward.
+        by_torch: Shapes and dtypes of x, and epsilons, that torch serves: by its kernel, or where there is an offset,
+            which its kernel would round to x's dtype, by the layer's own forward.
     """
 
     epsilon: str
@@ -59,45 +62,43 @@ def choice_of(epsilon: str, offset: float, is_auto: bool) -> NormChoice:
     return NormChoice(epsilon, offset, is_auto)
 
 
-class FusedNorm(Exchanged):
-    """An RMSNorm that is one kernel, ours or torch's, in place of one for each step; its own forward in all else.
+class FusedNorm(PatchedLayer):
+    """An RMSNorm that runs as one kernel, ours or torch's, instead of one for each step, or by its own forward.
 
     It rounds once where most layers' own forward rounds twice: before and after the product with the weight.
     """
 
     PREFIX = "Fused"
 
-    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Compute x / sqrt(mean(x²) + epsilon) * (offset + weight) over the last dimension.
 
         Args:
-            given: x [..., N]; more, as the layer's own forward takes it.
-            named: Nothing, or what the layer's own forward takes.
+            args: x [..., N], and what else the layer's own forward takes.
+            kwargs: Nothing, or what the layer's own forward takes.
 
         Returns:
             [..., N], of x's dtype.
         """
-        held, weight = self.__dict__, self._parameters.get("weight")
-        choice: NormChoice | None = held.get(GIVEN)
-        epsilon = None if choice is None else held.get(choice.epsilon)
-        if not (choice is None or weight is None or epsilon is None or len(given) != 1 or named or is_tracing()):
-            (x,) = given
+        attributes, weight = self.__dict__, self._parameters.get("weight")
+        choice: NormChoice | None = attributes.get(CHOICE)
+        epsilon = None if choice is None else attributes.get(choice.epsilon)
+        if not (choice is None or weight is None or epsilon is None or len(args) != 1 or kwargs or is_tracing()):
+            (x,) = args
             by_torch = choice.by_torch
             if not (by_torch and type(x) in PLAIN_TENSORS and (x.shape, x.dtype, epsilon) in by_torch):
-                # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
-                found = CALL_CACHE.run_two(x, weight, (epsilon, choice.offset, choice.is_auto))
-                if found is not None:
-                    return found
-            if _is_fused(x, weight) and (found := _normalized(x, weight, epsilon, choice)) is not None:
-                return found
-        # Without a choice the layer may be restored, and somebody keeps this method.
-        own = super().forward if isinstance(self, FusedNorm) else self.forward
-        result: torch.Tensor = own(*given, **named)
+                # No plan serves a call that is traced, or that needs a gradient or autocast.
+                normalized = CALL_CACHE.run_two(x, weight, (epsilon, choice.offset, choice.is_auto))
+                if normalized is not None:
+                    return normalized
+            if _is_fused(x, weight) and (normalized := _normalized(x, weight, epsilon, choice)) is not None:
+                return normalized
+        result: torch.Tensor = original_forward(FusedNorm, self)(*args, **kwargs)
         return result
 
 
 def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether one kernel computes what the layer would; a compiler fuses the steps better by itself."""
+    """Whether one kernel computes what the layer would. A compiler is left to fuse the steps by itself."""
     if torch.compiler.is_compiling() or type(x) not in PLAIN_TENSORS or type(weight) not in PLAIN_TENSORS:
         return False
     if x.dtype != weight.dtype or x.device != weight.device or x.dim() == 0 or x.shape[-1:] != weight.shape:
@@ -106,7 +107,7 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor | None:
-    """A call that no plan serves: by our kernel where that is to be, or else by torch's; None if neither serves it."""
+    """Serve a call that has no plan: by our kernel if the choice allows it, else by torch's; None if neither can."""
     asked, sources = (x.shape, x.dtype, epsilon), lookup.resolver()
     if asked not in choice.by_torch and _is_served(x, weight, epsilon):
         if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
@@ -116,7 +117,7 @@ def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: N
 
 
 def _launched(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor:
-    """By our kernel, whose plan is stored; where torch's may serve other rows, tables are asked of each number."""
+    """Launch our kernel and store a plan, which asks tables again for other numbers of rows if torch may serve them."""
     columns, dtype, index = x.shape[-1], x.dtype, x.device.index
 
     def serves_rows(rows: int) -> bool:
@@ -129,7 +130,7 @@ def _launched(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: Nor
 
 
 def _is_served(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> bool:
-    """Whether our kernel takes what torch's would."""
+    """Whether our kernel can serve a call that torch's can."""
     if x.layout != torch.strided or not (arguments.has_memory(x) and arguments.has_memory(weight)):
         return False
     return x.numel() > 0 and _has_kernel(weight, epsilon)
@@ -144,7 +145,7 @@ def _has_kernel(weight: torch.Tensor, epsilon: float) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def _is_faster(_of: object, rows: int, columns: int, dtype: torch.dtype, epsilon: float, index: int | None) -> bool:
-    """Whether a table says that our kernel is no slower than torch's; asked once for the tables that are named."""
+    """Whether a table says that our kernel is no slower than torch's; asked once while the same tables are named."""
     return evidence.beats_vendor(problem(rows, columns, dtype, epsilon), dispatch.device_of(index))
 
 
@@ -164,40 +165,35 @@ def _sizes(x: torch.Tensor) -> tuple[int, int]:
     return x.numel() // max(x.shape[-1], 1), x.shape[-1]
 
 
-def exchange_norm(layer: nn.Module, backend: str) -> str | None:
-    """Exchange a norm, or say why it keeps its own forward."""
-    if backend == "torch":
-        return "as asked"
-    if "forward" in vars(layer):
-        return "whose forward somebody replaced"
+def patch_norm(layer: nn.Module, backend: str) -> str | None:
+    """Replace the forward of a norm, or say why it is left on torch."""
     weight = layer._parameters["weight"]
-    if type(weight) not in (torch.Tensor, nn.Parameter):
-        return f"with weights of class {type(weight).__name__}"
-    if not arguments.has_kernels(weight.device):
-        return f"on {weight.device.type} (move the model to a GPU first)"
+    if why := class_obstacle(layer) or tensor_obstacle((weight,)) or device_obstacle(weight.device):
+        return why
     if (form := form_of(layer)) is None:
-        return f"norms that are no RMSNorm of their weight ({own_class(layer).__name__})"
+        return f"{original_class(layer).__name__} is no RMSNorm of its weight"
     why = _obstacle(weight, layer.__dict__[form.epsilon], backend) if form.offset else None
     if why is None:
-        exchange(layer, FusedNorm, choice_of(form.epsilon, form.offset, backend == "auto"))
+        patch_class(layer, FusedNorm, choice_of(form.epsilon, form.offset, backend == "auto"))
     return why
 
 
 def _obstacle(weight: torch.Tensor, epsilon: float, backend: str) -> str | None:
-    """Why a norm with an offset, of which torch has no kernel, keeps its own forward; or None."""
+    """Why a norm with an offset, for which torch has no kernel, is left on torch; or None."""
     if not _has_kernel(weight, epsilon):
         kind = dtypes.name_of(weight.dtype)
-        return f"which add one to a weight that `rms_norm` does not take ({kind} [{len(weight)}], eps {epsilon})"
+        return f"one is added to a weight that `rms_norm` does not take: {kind} [{len(weight)}], eps {epsilon}"
     if backend == "auto":
-        return without_table(problem(1, len(weight), weight.dtype, epsilon), weight.device.index)
+        return table_obstacle(problem(1, len(weight), weight.dtype, epsilon), weight.device.index)
     return None
 
 
 def is_norm(layer: nn.Module) -> bool:
-    """Whether a layer is called a norm, and has a weight and nothing else; torch's own are fused as they are."""
-    held = {name for name, each in layer._parameters.items() if each is not None}
-    is_named = "norm" in own_class(layer).__name__.lower() and not own_class(layer).__module__.startswith("torch.")
-    return is_named and held == {"weight"} and not (layer._modules or layer._buffers)
+    """Whether a layer is called a norm and has a weight and nothing else. torch's own norms are fused already."""
+    parameters = {name for name, each in layer._parameters.items() if each is not None}
+    kind = original_class(layer)
+    is_named = "norm" in kind.__name__.lower() and not kind.__module__.startswith("torch.")
+    return is_named and parameters == {"weight"} and not (layer._modules or layer._buffers)
 
 
 class NormForm(NamedTuple):
@@ -208,7 +204,7 @@ class NormForm(NamedTuple):
 
 
 def form_of(layer: nn.Module) -> NormForm | None:
-    """What a norm adds to what; None if it is no RMSNorm of its weight.
+    """What a norm adds to the mean of the squares and to its weight; None if it is no RMSNorm of its weight.
 
     Its own forward is tried on the CPU with a weight drawn at random.
     """
@@ -221,23 +217,19 @@ def form_of(layer: nn.Module) -> NormForm | None:
 
 
 def _agrees(layer: nn.Module, weight: torch.Tensor, form: NormForm) -> bool:
-    own, epsilon, generator = own_class(layer), layer.__dict__[form.epsilon], torch.Generator().manual_seed(0)
-    tried = own.__new__(own)
-    drawn = torch.randn(weight.shape, generator=generator, device="cpu")
-    x = torch.randn(len(_SCALES), *weight.shape, generator=generator, device="cpu")
-    x *= torch.tensor(_SCALES, device="cpu")[:, None]
-    with torch.no_grad():
-        for dtype, close in ((torch.float32, _CLOSE), (weight.dtype, 4 * torch.finfo(weight.dtype).eps)):
-            given, scale = x.to(dtype), drawn.to(dtype)
-            tried.__dict__.update(layer.__dict__, _parameters={"weight": scale})
-            try:
-                with torch.device("cpu"):
-                    result = own.forward(tried, given)
-            except Exception:  # noqa: BLE001  a model's own code may raise anything: then torch keeps it
-                return False
-            exact = functional.rms_norm(given.double(), weight.shape, scale.double() + form.offset, epsilon)
-            if getattr(result, "dtype", None) != dtype or result.shape != given.shape:
-                return False
-            if not torch.allclose(result.double(), exact, rtol=close, atol=0):
-                return False
+    """Whether a layer gives an RMSNorm's numbers, in float32 and in its weight's dtype."""
+    original, epsilon, generator = original_class(layer), layer.__dict__[form.epsilon], torch.Generator().manual_seed(0)
+    tried = original.__new__(original)
+    random_weight = torch.randn(weight.shape, generator=generator, device="cpu")
+    inputs = torch.randn(len(_SCALES), *weight.shape, generator=generator, device="cpu")
+    inputs *= torch.tensor(_SCALES, device="cpu")[:, None]
+    for dtype, tolerance in ((torch.float32, _TOLERANCE), (weight.dtype, 4 * torch.finfo(weight.dtype).eps)):
+        x, scale = inputs.to(dtype), random_weight.to(dtype)
+        tried.__dict__.update(layer.__dict__, _parameters={"weight": scale})
+        result = run_on_cpu(original.forward, tried, x)
+        if not isinstance(result, torch.Tensor) or (result.dtype, result.shape) != (dtype, x.shape):
+            return False
+        exact = functional.rms_norm(x.double(), weight.shape, scale.double() + form.offset, epsilon)
+        if not torch.allclose(result.double(), exact, rtol=tolerance, atol=0):
+            return False
     return True

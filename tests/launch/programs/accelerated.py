@@ -1,4 +1,4 @@
-"""Call exchanged layers and a norm over the stub: plans, weights that move, and threads that share a model."""
+"""Call patched layers and a norm over the stub: plans, weights that move, and threads that share a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call exchanged gated MLPs over the stub, at the Ms given, by a table's ranges if one is named; prints each call."""
+"""Call patched gated MLPs over the stub, at the Ms given, by a table's ranges if one is named; prints each call."""
 
 from __future__ import annotations
 
