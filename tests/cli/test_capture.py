@@ -18,7 +18,7 @@ from tuner import startup
 from tuner.errors import SuiteError, TableError
 from tuner.models import captured
 from tuner.models.products import Product, describe
-from tuner.models.recorder import MOST_FAMILIES, MOST_MS, Journal
+from tuner.models.recorder import MAX_FAMILIES, MAX_MS, Journal
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
 
@@ -361,13 +361,13 @@ def test_a_journal_is_bounded_and_says_what_it_left_out(tmp_path):
     journal = Journal(str(tmp_path), Product._fields)
     for m in range(1, 3000):
         journal.note(PRODUCT, m)
-    for k in range(1, 2 * MOST_FAMILIES):
+    for k in range(1, 2 * MAX_FAMILIES):
         journal.note(PRODUCT._replace(k=k, aligned=False), 1)
     journal.finish()
     found = captured.load(tmp_path)
-    assert len(found.calls) == MOST_FAMILIES
-    assert found.left_out == MOST_FAMILIES
-    assert len(found.calls[PRODUCT]) <= MOST_MS + 31
+    assert len(found.calls) == MAX_FAMILIES
+    assert found.left_out == MAX_FAMILIES
+    assert len(found.calls[PRODUCT]) <= MAX_MS + 31
     assert found.calls[PRODUCT].total() == 2999
     assert (min(found.calls[PRODUCT]), max(found.calls[PRODUCT])) == (1, 4096)
 

@@ -62,7 +62,7 @@ def test_what_is_tuned_is_read_by_the_packages_own_loader_and_a_second_run_measu
     assert len(document["files"]) == files
     monkeypatch.setenv(config_file.VARIABLES[name], str(tmp_path / "out"))
     for at in range(files):
-        read = config_file.found(load(name), LAYER, INTERPRETER.name, down=bool(at))
+        read = config_file.read(load(name), LAYER, INTERPRETER.name, down=bool(at))
         assert {m: dict(config.pairs) for m, config in read.items()} == {
             row["m"]: row["configs"][at]["config"] for row in document["rows"]
         }
@@ -328,5 +328,5 @@ def test_a_hugging_face_config_says_the_sizes_of_its_experts(fields, sizes, more
 )
 def test_files_that_ship_for_an_h200_are_found_by_their_own_names(name, layer, file):
     assert str(config_file.path_of(load(name), layer, "NVIDIA H200")) == file
-    configs = config_file.found(load(name), layer, "NVIDIA H200")
+    configs = config_file.read(load(name), layer, "NVIDIA H200")
     assert config_file.nearest(configs, 17) == configs[16]

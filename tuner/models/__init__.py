@@ -1,4 +1,4 @@
-"""A Hugging Face model's GEMMs: found from its config, and run on tuned kernels."""
+"""Finds the GEMMs of a Hugging Face model from its config, and runs the model on tuned kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import torch when a name that needs it is first used: finding a model's GEMMs does not."""
+        """Import torch only when a name that needs it is used, because some modules of this package do without it."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from tuner.models import accelerate_model

@@ -1,4 +1,4 @@
-"""What `tuner capture` recorded: the journals of a folder, as a suite."""
+"""Reads the journals that `tuner capture` recorded into a folder, and writes their suite."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tuner.problem import Problem, suite
 from tuner.problem.family import Ladder
 
 SUITE = "suite.csv"
-MOST_LISTED = 8
-"""With more Ms than these a family is tuned for the range from the least to the most."""
+MAX_LISTED = 8
+"""A family with more Ms than this is tuned for the range from its least M to its largest."""
 _TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
-"""Of the fields of a Product."""
+"""The types of a Product's fields."""
 _ADVICE = "move it away, and record again"
 
 
@@ -30,7 +30,7 @@ class Captured:
 
     Attributes:
         calls: how often each product was called, by its Ms.
-        left_out: how many calls are of products that no problem describes, or of more families than are kept.
+        left_out: how many calls were of products that no problem describes, or of families beyond those that are kept.
     """
 
     calls: dict[Product, Counter[int]]
@@ -38,12 +38,12 @@ class Captured:
 
     def lines(self) -> list[Line]:
         """The lines of a suite, those that compute most first."""
-        found = [Line(product, _cell(sorted(ms)), min(ms), ms.total()) for product, ms in self.calls.items()]
+        lines = [Line(product, _cell(sorted(ms)), min(ms), ms.total()) for product, ms in self.calls.items()]
         work = {
             product: sum(problem(product, m).flops * count for m, count in ms.items())
             for product, ms in self.calls.items()
         }
-        return sorted(found, key=lambda line: -work[line.product])
+        return sorted(lines, key=lambda line: -work[line.product])
 
 
 def load(folder: Path) -> Captured:
@@ -55,9 +55,9 @@ def load(folder: Path) -> Captured:
     calls: dict[Product, Counter[int]] = {}
     left_out = 0
     for path in _journals(folder):
-        found, others = _read(path)
+        recorded, others = _read(path)
         left_out += others
-        for product, ms in found.items():
+        for product, ms in recorded.items():
             calls.setdefault(product, Counter()).update(ms)
     devices = {product.device for product in calls}
     if devices - {"cpu"}:
@@ -67,21 +67,21 @@ def load(folder: Path) -> Captured:
 
 
 def write_suite(folder: Path) -> Captured:
-    """Write the suite of a folder's journals beside them, unless the one that is there is newer.
+    """Write the suite of a folder's journals beside them, unless a newer suite is there already.
 
     Raises:
         SuiteError: see `load`; or it cannot be written.
     """
     newest = max(_written(folder), default=0)
-    found = load(folder)
-    if found.calls and _has_more(folder):
-        path = files.write_text(folder / SUITE, _text(found), error=SuiteError)
-        os.utime(path, ns=(newest, newest))  # what is recorded meanwhile stays newer
-    return found
+    captured = load(folder)
+    if captured.calls and _has_more(folder):
+        path = files.write_text(folder / SUITE, _text(captured), error=SuiteError)
+        os.utime(path, ns=(newest, newest))  # so that what is recorded meanwhile is newer than the suite
+    return captured
 
 
 def problems(folder: Path) -> list[Problem | Ladder]:
-    """The problems and ladders that a folder asks for: its suite's, or of journals that are newer, theirs.
+    """The problems and ladders of a folder's suite, which is written first if journals are newer.
 
     Raises:
         SuiteError: there are none, or they cannot be read.
@@ -92,7 +92,7 @@ def problems(folder: Path) -> list[Problem | Ladder]:
             f"nothing was captured in {folder}: expected {SUITE}, journals ({SUFFIX}) or calls of adopted kernels: "
             f"type tuner capture --out {folder} -- COMMAND"
         )
-    if _has_more(folder):  # whoever recorded was killed, or still records
+    if _has_more(folder):  # the recording program was killed, or is still running
         write_suite(folder)
     if not path.exists():
         raise SuiteError(f"no matrix product was captured in {folder}: see `tuner capture --help` for what is recorded")
@@ -100,7 +100,7 @@ def problems(folder: Path) -> list[Problem | Ladder]:
 
 
 def _has_more(folder: Path) -> bool:
-    """Whether something was recorded since the suite was written, by `tuner capture` or by hand."""
+    """Whether something was recorded since the suite was written or edited."""
     path = folder / SUITE
     written = path.stat().st_mtime_ns if path.exists() else -1
     return any(at > written for at in _written(folder))
@@ -122,13 +122,13 @@ def _journals(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
-    """The calls of a journal, and how many are left out; a last line that was cut short is no line."""
+    """The calls of a journal, and how many were left out. A last line without its end is ignored."""
     content = files.read_bytes(path, "journal", error=SuiteError).rpartition(b"\n")[0]
-    found: dict[Product, dict[int, int]] = {}
-    named: dict[int, Product] = {}
+    calls: dict[Product, dict[int, int]] = {}
+    products: dict[int, Product] = {}
     left_out = 0
     if not content:
-        return found, left_out
+        return calls, left_out
     try:
         head, *rows = map(files.parse_json, content.split(b"\n"))
         if (head["format"], head["version"], tuple(head["fields"])) != (FORMAT, VERSION, Product._fields):
@@ -139,17 +139,17 @@ def _read(path: Path) -> tuple[dict[Product, dict[int, int]], int]:
                 continue
             number, m, count, *fields = row
             if fields:
-                named[number] = Product(*fields[0])
-                if [*map(type, named[number])] != _TYPES:
+                products[number] = Product(*fields[0])
+                if [*map(type, products[number])] != _TYPES:
                     raise TypeError(f"no product: {fields[0]!r:.200}")
             if not (type(m) is type(count) is int and m > 0):
                 raise TypeError(f"no call: {row!r:.200}")
-            found.setdefault(named[number], {})[m] = count
+            calls.setdefault(products[number], {})[m] = count
     except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as e:
         raise SuiteError(
             f"{path}: no journal of tuner capture, or a damaged one ({type(e).__name__}: {e}): {_ADVICE}"
         ) from e
-    return found, left_out
+    return calls, left_out
 
 
 def _is_problem(product: Product, m: int) -> bool:
@@ -161,13 +161,13 @@ def _is_problem(product: Product, m: int) -> bool:
 
 
 def _cell(ms: Sequence[int]) -> str:
-    return f"{ms[0]}-{ms[-1]}" if len(ms) > MOST_LISTED else ",".join(map(str, ms))
+    return f"{ms[0]}-{ms[-1]}" if len(ms) > MAX_LISTED else ",".join(map(str, ms))
 
 
-def _text(found: Captured) -> str:
+def _text(captured: Captured) -> str:
     remarks = ["The GEMMs of a program, by `tuner capture`; count: how often it called each, as far as is known."]
-    if found.left_out:
+    if captured.left_out:
         remarks.append(
-            f"Left out: {found.left_out} calls of products that no problem describes, or of too many families."
+            f"Left out: {captured.left_out} calls of products that no problem describes, or of too many families."
         )
-    return dumps(found.lines(), *remarks)
+    return dumps(captured.lines(), *remarks)

@@ -1,4 +1,4 @@
-"""A Hugging Face model from its config: built on the meta device, without weights, network or code of others."""
+"""Builds a Hugging Face model from its config, on the meta device: without weights, network or the model's own code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(name: str) -> Any:
 
     Raises:
         UsageError: transformers is not installed.
-        ModelError: there is no such config, it is damaged, or its architecture is unknown or needs code of others.
+        ModelError: there is no such config, it is damaged, or its architecture is unknown or needs code of its own.
     """
     try:
         import transformers
@@ -57,53 +57,53 @@ def load(name: str) -> Any:
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
         _check(config)
         return config
-    except Exception as e:  # configs check themselves, each by errors of its own
+    except Exception as e:  # each config class checks itself and raises whatever it likes
         raise ModelError(f"{name}: a damaged config of a {kind} model ({in_short(e)}): {_ADVICE}") from e
 
 
 def _check(config: Any) -> None:
-    """Raise ValueError where a field that is read here holds something else; transformers checks none of these."""
-    said = quantization(config)
-    if (blocks := said.get("weight_block_size")) is not None:
+    """Raise ValueError where a field that is read here has a wrong value; transformers checks none of these fields."""
+    quantized = quantization(config)
+    if (blocks := quantized.get("weight_block_size")) is not None:
         is_pair = isinstance(blocks, (list, tuple)) and [type(each) for each in blocks] == [int, int]
         if not is_pair or min(blocks) < 1:
             raise ValueError(f"weight_block_size is {blocks!r:.60}, not two sizes such as [128, 128]")
     names = ("architectures", getattr(config, "architectures", None))
-    for field, words in (names, ("modules_to_not_convert", said.get("modules_to_not_convert"))):
+    for field, words in (names, ("modules_to_not_convert", quantized.get("modules_to_not_convert"))):
         if words and not (isinstance(words, (list, tuple)) and all(isinstance(each, str) for each in words)):
             raise ValueError(f"{field} is {words!r:.60}, not a list of names")
 
 
 def quantization(config: Any) -> dict[str, Any]:
-    """Return what a config, or that of its text model, says of how its weights are quantized; empty where they are not.
+    """Return the quantization of a config or of its text model; empty where the weights are not quantized.
 
     Args:
         config: see `load`.
     """
-    found = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
-    said: Any = next(filter(None, found), {})
-    return said if isinstance(said, dict) else dict(said.to_dict())
+    fields = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
+    quantized: Any = next(filter(None, fields), {})
+    return quantized if isinstance(quantized, dict) else dict(quantized.to_dict())
 
 
 def _cached(name: str) -> Path:
-    """A config in the cache of Hugging Face's hub, whose default revision is taken."""
+    """The path of a config in Hugging Face's local cache, in the model's default revision."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        path = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
-        found = None
-    if not isinstance(found, (str, os.PathLike)):
+        path = None
+    if not isinstance(path, (str, os.PathLike)):
         raise ModelError(
             f"{name!r} is no file and not in the local cache of models: expected a config.json, or a name in it: type "
             f"hf download {name} config.json"
         )
-    return Path(found)
+    return Path(path)
 
 
 def build(config: Any, dtype: str) -> Any:
-    """Build a config's model on the meta device, to be looked at, not to be trained.
+    """Build a config's model on the meta device, in evaluation mode.
 
     Args:
         config: see `load`.
@@ -115,8 +115,8 @@ def build(config: Any, dtype: str) -> Any:
     import torch
     import transformers
 
-    named: Any = (getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ())
-    makers: list[Any] = [each._from_config for each in named if hasattr(each, "_from_config")]
+    classes: Any = (getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ())
+    makers: list[Any] = [each._from_config for each in classes if hasattr(each, "_from_config")]
     makers += [transformers.AutoModelForCausalLM.from_config, transformers.AutoModel.from_config]
     failures = []
     with torch.device("meta"), warnings.catch_warnings():
@@ -124,7 +124,7 @@ def build(config: Any, dtype: str) -> Any:
         for make in makers:
             try:
                 return make(config, dtype=dtypes.to_torch(dtype)).eval()
-            except Exception as e:  # noqa: BLE001  each architecture has errors of its own; the next class may do
+            except Exception as e:  # noqa: BLE001  an architecture may raise anything; the next class may work
                 failures.append(e)
     raise ModelError(f"transformers cannot build a {config.model_type} model ({in_short(failures[0])}): {_ADVICE}")
 
@@ -137,7 +137,7 @@ class Precision:
         dtype: torch's name of the dtype of weights that are not quantized.
         scaling: how the e4m3 operands of quantized linear layers are scaled; None where none are quantized.
         skipped: parts of the names of linear layers that are not quantized.
-        remark: what is not as the config says, for people; None where all is.
+        remark: a message on what differs from the config; None where nothing does.
     """
 
     dtype: str
@@ -147,17 +147,19 @@ class Precision:
 
 
 def take_precision(config: Any, asked: str | None) -> Precision:
-    """Return what a config and `--dtype` say, and take the quantization out of the config: weights are not loaded.
+    """Return the precision that a config and `--dtype` ask for, and remove the quantization from the config.
+
+    Nothing is quantized here, since no weights are loaded.
 
     Args:
         config: see `load`.
-        asked: the dtype of linear layers, canonical; None for the config's.
+        asked: the canonical dtype of linear layers; None for the config's.
     """
     quantized, text = quantization(config), config.get_text_config()
     for each in (config, text):
         vars(each).pop("quantization_config", None)
-    named = str(getattr(text, "dtype", None) or getattr(config, "dtype", None)).removeprefix("torch.")
-    usual = named if named in ("float32", "float16") else "bfloat16"
+    name = str(getattr(text, "dtype", None) or getattr(config, "dtype", None)).removeprefix("torch.")
+    usual = name if name in ("float32", "float16") else "bfloat16"
     method = quantized.get("quant_method")
     if asked is not None and not dtypes.is_fp8(asked):
         return Precision(asked)

@@ -1,4 +1,4 @@
-"""The families of GEMMs that a model's forward consists of, with what their M is and how often a step calls each."""
+"""Finds the families of GEMMs in a model's forward, what the M of each counts, and how often a step calls it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 from tuner.problem.gemm_fields import contiguous_aligned
 
 _SHAPES = ((3, 5), (4, 7))
-"""Two runs, as sequences and tokens of each. No M is a multiple of the tokens, and of the sequences, in both."""
+"""The sequences, and the tokens of each, of two runs. No M is a multiple of both counts in both runs."""
 _ACTIVATIONS = "products of activations (attention's, rotary embeddings)"
 
 
@@ -35,7 +35,7 @@ class GemmFamily:
     Attributes:
         product: what is computed.
         of: what M counts: TOKENS, SEQUENCES (last tokens only, which is how many sequences there are), or FIXED.
-        factor: M of one token or sequence: 1, or for experts how many each token goes to. Of FIXED, M itself.
+        factor: the M of one token or sequence: 1, or for experts how many each token goes to. For FIXED, M itself.
         weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
         count: how often a step calls it.
         top_k, eps: see `Line`.
@@ -56,8 +56,8 @@ class ModelGemms:
 
     Attributes:
         families: the families, in the order of the forward.
-        left_out: by reason, how many products of a step are no family.
-        whole: generic names of weights that each of several GPUs has all of.
+        left_out: by reason, how many products of a step belong to no family.
+        whole: generic names of weights that every GPU has in full.
         experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
         norms: families of `rms_norm` for norms that `accelerate` runs on it.
         mlps: families of `gated_linear` for gated MLPs that `accelerate` runs on it; gate and up are families too.
@@ -91,8 +91,8 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     if tp > 1:
         sharding.check(model, tp)
     with norm_calls.counted(model) as normalized:
-        every = [forward.products(model, *shape) for shape in _SHAPES]
-    runs = [[(each, each.weight) for each in run if each.weight is not None] for run in every]
+        products = [forward.products(model, *shape) for shape in _SHAPES]
+    runs = [[(each, each.weight) for each in run if each.weight is not None] for run in products]
     if len(runs[0]) != len(runs[1]):
         raise ModelError(
             f"{type(model).__name__} multiplies by other weights where there are more tokens: expected the same ones: "
@@ -100,7 +100,7 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
         )
     quantized = _quantized(model, precision)
     weights: dict[tuple[Product, str, int], list[str]] = {}
-    left_out = Counter({_ACTIVATIONS: len(every[0]) - len(runs[0])} if len(every[0]) > len(runs[0]) else {})
+    left_out = Counter({_ACTIVATIONS: len(products[0]) - len(runs[0])} if len(products[0]) > len(runs[0]) else {})
     for (one, weight), (other, _) in zip(*runs, strict=True):
         if (kind := _kind(one, other)) is None:
             left_out["products whose M is neither fixed nor proportional to the tokens"] += 1
@@ -112,8 +112,8 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     if not weights:
         raise ModelError(f"{type(model).__name__} has no linear layers: expected a model that multiplies by weights")
     families = tuple(GemmFamily(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in weights.items())
-    named = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
-    whole = tuple(name for name in named if sharding.is_whole(model, name))
+    names_of_all = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
+    whole = tuple(name for name in names_of_all if sharding.is_whole(model, name))
     experts, norms = tuple(_experts(model, families)), tuple(_norms(normalized, tp))
     return ModelGemms(families, dict(left_out), whole, experts, norms, tuple(_mlps(model, weights, tp)))
 
@@ -124,38 +124,38 @@ def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]],
     for name, block in model.named_modules():
         if holds_mlp(block):
             blocks.setdefault(sharding.generic(name), []).append(block)
-    found: dict[tuple[Product, str, int], list[str]] = {}
+    gated: dict[tuple[Product, str, int], list[str]] = {}
     for name, alike in blocks.items():
         gates = {gate_of(block) for block in alike}
         gate = gates.pop() if len(gates) == 1 else None
-        # Of a weight of both that GPUs share, none has the rows of up to those of gate that it has.
+        # Where one weight has gate and up and is sharded, no GPU has the rows of up that belong to its rows of gate.
         if gate is None or (tp > 1 and len(gate.layers) == 1):
             continue
-        read = [f"{name}.{layer}.weight" for layer in gate.layers]
+        gate_weights = [f"{name}.{layer}.weight" for layer in gate.layers]
         for (product, of, factor), names in weights.items():
-            if product.scaling == "none" and all(each in names for each in read):
-                gated = _gated(product, product.n * len(read) // 2, gate.activation)
-                found.setdefault((gated, of, factor), []).extend([name] * names.count(read[0]))
-    for key, names in found.items():
+            if product.scaling == "none" and all(each in names for each in gate_weights):
+                whole = _gated(product, product.n * len(gate_weights) // 2, gate.activation)
+                gated.setdefault((whole, of, factor), []).extend([name] * names.count(gate_weights[0]))
+    for key, names in gated.items():
         yield GemmFamily(*key, tuple(dict.fromkeys(names)), len(names))
 
 
 def _norms(normalized: Mapping[str, NormCalls], tp: int) -> Iterator[GemmFamily]:
-    """Yield the families of a model's norms. GPUs share rows by the heads of a token, and other rows they have all."""
-    found: dict[tuple[Product, float, str, int], list[str]] = {}
+    """Yield the families of a model's norms. GPUs divide the rows of heads among them; other rows every GPU has."""
+    families: dict[tuple[Product, float, str, int], list[str]] = {}
     for name, calls in normalized.items():
         half = len(calls.rows) // 2
         for one, other in dict.fromkeys(zip(calls.rows[:half], calls.rows[half:], strict=False)):
             of, factor = _counted(one, other) or (FIXED, 0)
             if of != FIXED and (factor == 1 or factor % tp == 0):
                 key = calls.product, calls.eps, of, max(1, factor // tp)
-                found.setdefault(key, []).extend([name] * calls.rows[:half].count(one))
-    for (product, eps, of, factor), names in found.items():
+                families.setdefault(key, []).extend([name] * calls.rows[:half].count(one))
+    for (product, eps, of, factor), names in families.items():
         yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), eps=eps)
 
 
 def _gated(product: Product, n: int, activation: str) -> Product:
-    """What a gated layer of N columns computes, whose products with gate and up are this one, or this one's halves."""
+    """The product of a gated layer of N columns, from its product with gate or with the weight of gate and up."""
     kinds = (product.a_dtype, product.b_dtype, product.out_dtype)
     aligned = contiguous_aligned("gated_linear", (1, n, product.k), kinds, product.layout)
     return product._replace(op="gated_linear", n=n, epilogue=activation, aligned=aligned)
@@ -182,23 +182,23 @@ def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]
 
 def _by_block(families: Sequence[GemmFamily]) -> dict[str, list[GemmFamily]]:
     """The products with experts' weights, by the generic name of their block: gate and up first, down last."""
-    found: dict[str, list[GemmFamily]] = {}
+    blocks: dict[str, list[GemmFamily]] = {}
     for each in families:
         if each.product.op == "grouped_mm":
             for weight in each.weights:
-                found.setdefault(weight.rpartition(".")[0], []).append(each)
-    return {name: [*some, some[-1]] for name, some in found.items()}
+                blocks.setdefault(weight.rpartition(".")[0], []).append(each)
+    return {name: [*products, products[-1]] for name, products in blocks.items()}
 
 
 def _kind(one: WeightProduct, other: WeightProduct) -> tuple[str, int] | None:
-    """What M counts, and the factor; None where the runs differ in more than M, or in M in another way."""
+    """What M counts, and the factor; None where the runs differ in more than M, or M counts something else."""
     if (one.product._replace(aligned=True), one.weight) != (other.product._replace(aligned=True), other.weight):
         return None
     return _counted(one.m, other.m)
 
 
 def _counted(one: int, other: int) -> tuple[str, int] | None:
-    """What the Ms of both runs count, and the factor; None where they differ in another way."""
+    """What the Ms of both runs count, and the factor; None where they count something else."""
     (sequences, length), (others, longer) = _SHAPES
     for of, first, second in ((TOKENS, sequences * length, others * longer), (SEQUENCES, sequences, others)):
         factor = Fraction(one, first)
@@ -208,7 +208,7 @@ def _counted(one: int, other: int) -> tuple[str, int] | None:
 
 
 def _quantized(model: Any, precision: Precision) -> set[str]:
-    """The weights that are quantized: those of all linear layers but the last, as checkpoints in fp8 have it."""
+    """The names of the weights that are quantized: of all linear layers but the last, as in checkpoints in fp8."""
     if precision.scaling is None:
         return set()
     last = model.get_output_embeddings()
@@ -222,7 +222,7 @@ def _quantized(model: Any, precision: Precision) -> set[str]:
 
 
 def _as_fp8(product: Product, scaling: str) -> Product:
-    """The product of e4m3 operands with the output's dtype as it was; torch multiplies only multiples of 16."""
+    """The product with e4m3 operands and the same output dtype; torch has it only for multiples of 16."""
     if product.op != "matmul" or product.n % 16 or product.k % 16:
         return product
     return product._replace(a_dtype="float8_e4m3fn", b_dtype="float8_e4m3fn", scaling=scaling, aligned=True)
@@ -246,16 +246,16 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
 
 
 def moe_commands(gemms: ModelGemms, quantization: str) -> list[str]:
-    """The command that tunes vLLM's fused kernel for each kind of experts; `quantization` are its options for that."""
-    found = [
+    """The commands that tune vLLM's fused kernel, one for each kind of experts, with the options `quantization`."""
+    commands = [
         f"tuner moe --experts {first.product.number} --intermediate {last.product.k} --hidden {first.product.k} "
         f"--topk {first.factor}{quantization} --for vllm --out DIR"
         for first, *_, last in _by_block(gemms.families).values()
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(commands))
 
 
 def _short(weight: str) -> str:
-    """The name of a layer as people say it: "mlp.down_proj"."""
+    """The short name of a layer: "mlp.down_proj"."""
     parts = re.sub(r"\.weight$", "", weight).split(".")
     return ".".join(part for part in parts[-2:] if part != "*")

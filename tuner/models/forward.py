@@ -30,12 +30,12 @@ class WeightProduct:
 
 
 class _Recording(compat.TorchDispatchMode):  # type: ignore[misc]
-    """Notes every matrix product that reaches the dispatcher, and follows parameters through casts and copies."""
+    """Records every matrix product that reaches the dispatcher, and follows parameters through casts and copies."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.products: list[WeightProduct] = []
-        # The storages are kept, so that no other gets the identity of one that was freed.
+        # Keeping the storages prevents another one from getting the id of one that was freed.
         self._named: dict[int, tuple[str, Any]] = {}
         for name, parameter in _weights(model):
             self._name(parameter, name)
@@ -46,18 +46,18 @@ class _Recording(compat.TorchDispatchMode):  # type: ignore[misc]
         namespace, _, rest = func.name().partition("::")
         name = rest.partition(".")[0]
         if name == "_local_scalar_dense" and args[0].dtype == torch.bool:
-            return True  # models ask whether a mask has only ones, or positions are consecutive
+            return True  # models ask whether a mask has only ones, or whether positions are consecutive
         out = func(*args, **(kwargs or {}))
         if namespace == "aten" and name in OPERATORS:
-            if (found := describe(name, args, kwargs or {}, out)) is not None:
+            if (call := describe(name, args, kwargs or {}, out)) is not None:
                 second = [each for each in args if isinstance(each, torch.Tensor)][2 if "add" in name else 1]
-                self.products.append(WeightProduct(*found, self._named.get(id(second.untyped_storage()), (None,))[0]))
+                self.products.append(WeightProduct(*call, self._named.get(id(second.untyped_storage()), (None,))[0]))
         elif isinstance(out, torch.Tensor):
             self._follow([each for each in args if isinstance(each, torch.Tensor)], out)
         return out
 
     def _follow(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-        """Give what was made of parameters alone the name of the first."""
+        """Give a tensor that is computed from parameters alone the name of the first of them."""
         names = [self._named.get(id(each.untyped_storage())) for each in tensors]
         if names and all(names):
             assert names[0] is not None
@@ -70,12 +70,12 @@ class _Recording(compat.TorchDispatchMode):  # type: ignore[misc]
 
 def _weights(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """A model's parameters by name. One that an embedding shares is named for the layer that multiplies by it."""
-    every = [
+    weights = [
         (isinstance(module, torch.nn.Embedding), f"{prefix}.{name}" if prefix else name, parameter)
         for prefix, module in model.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
     ]
-    return [(name, parameter) for _, name, parameter in sorted(every, key=lambda each: each[0])]
+    return [(name, parameter) for _, name, parameter in sorted(weights, key=lambda each: each[0])]
 
 
 def products(model: Any, sequences: int, length: int) -> list[WeightProduct]:
@@ -89,15 +89,15 @@ def products(model: Any, sequences: int, length: int) -> list[WeightProduct]:
         ModelError: it cannot be run without weights, or takes no tokens.
     """
     tokens = torch.zeros(sequences, length, dtype=torch.long, device="meta")
-    given: dict[str, Any] = {model.main_input_name: tokens}
-    taken = inspect.signature(model.forward).parameters
+    kwargs: dict[str, Any] = {model.main_input_name: tokens}
+    parameters = inspect.signature(model.forward).parameters
     if getattr(model.config, "is_encoder_decoder", False):
-        given["decoder_input_ids"] = tokens
-    given |= {name: value for name, value in (("use_cache", False), ("logits_to_keep", 1)) if name in taken}
+        kwargs["decoder_input_ids"] = tokens
+    kwargs |= {name: value for name, value in (("use_cache", False), ("logits_to_keep", 1)) if name in parameters}
     recording = _Recording(model)
     try:
         with torch.no_grad(), recording:
-            model(**given)
+            model(**kwargs)
     except Exception as e:
         raise ModelError(
             f"the forward of {type(model).__name__} cannot be run without weights ({in_short(e)}): expected a model of "

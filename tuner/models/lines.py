@@ -1,4 +1,4 @@
-"""The lines of a suite of GEMM families that were found in a model or in a program."""
+"""Writes the GEMM families of a model or a program as lines of a suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.problem.generic_key import Extra
 
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS, "count", "note")
 _SHARED = ("op", "a_dtype", "b_dtype", "out_dtype", "layout", "aligned", "epilogue", "precision")
-"""What a product and its problem call by the same name, and write alike."""
+"""The fields that a product and its problem both have, with the same values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Line:
         m: one of them.
         count: how often it is called.
         note: which layers call it.
-        top_k: how many experts a token is sent to; 0 of all but `fused_experts`.
-        eps: what is added to the mean of the squares; 0 of all but `rms_norm`.
+        top_k: how many experts a token is sent to; 0 for ops other than `fused_experts`.
+        eps: what is added to the mean of the squares; 0 for ops other than `rms_norm`.
     """
 
     product: Product
@@ -40,15 +40,15 @@ class Line:
     eps: float = 0.0
 
     def cells(self) -> dict[str, str]:
-        """Cells by column; what is a problem's default is left empty.
+        """The cells by column; those with a problem's default are empty.
 
         Raises:
             ProblemError: there is no such problem.
         """
         product = self.product
-        known = problem(product, self.m, self.top_k, self.eps)
-        extras = dict(known.extras)
-        usual = Problem.from_fields({**known.fields(), "aligned": None}).aligned
+        described = problem(product, self.m, self.top_k, self.eps)
+        extras = dict(described.extras)
+        usual = Problem.from_fields({**described.fields(), "aligned": None}).aligned
         out_dtype = dtypes.default_out(product.a_dtype, scaled=product.scaling != "none")
         return {
             "m": self.ms,

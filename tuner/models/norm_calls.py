@@ -1,4 +1,4 @@
-"""The RMSNorms of a model that `accelerate` runs on `rms_norm`, and how many rows a forward gives each."""
+"""Finds the RMSNorms of a model that `accelerate` runs on `rms_norm`, and the rows that a forward gives each."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class NormCalls:
 def counted(model: nn.Module) -> Iterator[dict[str, NormCalls]]:
     """Count the rows of a model's norms inside the block, by their generic names.
 
-    A call on another dtype than the weight's is not counted: the layer's own forward serves it.
+    A call in another dtype than the weight's is not counted, because the layer's own forward serves it.
     """
-    found: dict[str, NormCalls] = {}
+    counts: dict[str, NormCalls] = {}
     hooks = []
     for name, layer in model.named_modules():
-        if is_norm(layer) and (made := _calls_of(layer)) is not None:
-            calls = found.setdefault(sharding.generic(name), made)
-            hooks.append(layer.register_forward_pre_hook(_counts(calls)))
+        if is_norm(layer) and (empty := _calls_of(layer)) is not None:
+            calls = counts.setdefault(sharding.generic(name), empty)
+            hooks.append(layer.register_forward_pre_hook(_counting(calls)))
     try:
-        yield found
+        yield counts
     finally:
         for hook in hooks:
             hook.remove()
@@ -62,11 +62,12 @@ def _calls_of(layer: nn.Module) -> NormCalls | None:
     return NormCalls(product, layer.__dict__[form.epsilon])
 
 
-def _counts(calls: NormCalls) -> Any:
+def _counting(calls: NormCalls) -> Any:
+    """A hook that counts the rows of each call."""
     kind, n = calls.product.a_dtype, calls.product.n
 
-    def count(_layer: nn.Module, given: tuple[Any, ...]) -> None:
-        x = given[0] if given else None
+    def count(_layer: nn.Module, args: tuple[Any, ...]) -> None:
+        x = args[0] if args else None
         if isinstance(x, torch.Tensor) and (dtypes.name_of(x.dtype), x.shape[-1]) == (kind, n):
             calls.rows.append(x.numel() // n)
 

@@ -1,4 +1,4 @@
-"""Matrix products as they reach torch's dispatcher: which product a call is, as far as a problem depends on it.
+"""Describes matrix products that reach torch's dispatcher, as far as a problem depends on them.
 
 This module imports only the standard library: `tuner capture` loads it into programs in whose environment triton-tuner
 is not installed.
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 
 _VECTOR_BYTES = 16
 SCALE_BLOCK = 128
-"""Operands along each side of a block that shares a scale."""
+"""Elements along each side of a block that shares a scale."""
 
 
 class Product(NamedTuple):
-    """A matrix product without its M. Names and values are those of the columns of a suite.
+    """A matrix product without its M. Its fields have the names and values of a suite's columns.
 
     Attributes:
         op: "matmul", "bmm" or "grouped_mm"; "fused_experts" for both products of experts and what lies between,
             "gated_linear" for those of gate and up and what follows, and "rms_norm" for a norm of rows of n elements.
-        device: the type of the operands' device, "cuda" for one.
+        device: the type of the operands' device, such as "cuda".
         n, k: sizes in elements.
         a_dtype, b_dtype, out_dtype, layout, aligned, epilogue, precision, scaling: see `tuner.Problem`.
-        number: how many products of a batch, or how many groups; 0 of a single product.
+        number: how many products in a batch, or how many groups; 0 for a single product.
     """
 
     op: str
@@ -69,10 +69,10 @@ def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, tf32: bool)
 
 
 def _addmm_activation(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, tf32: bool) -> Call | None:
-    found = _addmm(args, kwargs, out, tf32)
-    if found is None:
+    call = _addmm(args, kwargs, out, tf32)
+    if call is None:
         return None
-    product, m = found
+    product, m = call
     activation = "gelu" if kwargs.get("use_gelu") else "relu"
     return product._replace(epilogue=activation if product.epilogue == "none" else f"bias+{activation}"), m
 
@@ -86,8 +86,8 @@ def _baddbmm(args: Sequence[Any], _: Mapping[str, Any], out: Any, tf32: bool) ->
 
 
 def _scaled_mm(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, _: bool) -> Call | None:
-    given = {**dict(zip(("a", "b", "scale_a", "scale_b", "bias"), args, strict=False)), **kwargs}
-    return _scaled(given["a"], given["b"], (given["scale_a"], given["scale_b"]), given.get("bias"), out)
+    named = {**dict(zip(("a", "b", "scale_a", "scale_b", "bias"), args, strict=False)), **kwargs}
+    return _scaled(named["a"], named["b"], (named["scale_a"], named["scale_b"]), named.get("bias"), out)
 
 
 def _scaled_mm_v2(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, _: bool) -> Call | None:
@@ -140,13 +140,13 @@ def _call(op: str, a: Any, b: Any, out: Any, tf32: bool, **named: Any) -> Call |
 
 
 def _placed(tensor: Any) -> tuple[str, bool]:
-    """The letter of a matrix or a batch in a layout, and whether it is aligned, as `tuner.kernels` sees them."""
+    """The layout's letter for a matrix or a batch, and whether it is aligned, as `tuner.kernels` determines them."""
     (rows, columns), (row_stride, column_stride) = tensor.shape[-2:], tensor.stride()[-2:]
     transposed = column_stride != 1 and row_stride == 1
     if (column_stride != 1 and not transposed) or tensor.data_ptr() % _VECTOR_BYTES:
         return "t" if transposed else "n", False
     lead, extent, others = (column_stride, rows, columns) if transposed else (row_stride, columns, rows)
-    # The stride of a dimension of one element is never used, whatever torch says it is.
+    # torch may give a dimension of one element any stride, and no kernel uses it.
     steps = [extent, lead if others > 1 else 0]
     steps += [tensor.stride(0)] if tensor.dim() == 3 and tensor.shape[0] > 1 else []
     return "t" if transposed else "n", all(step * tensor.element_size() % _VECTOR_BYTES == 0 for step in steps)

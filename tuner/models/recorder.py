@@ -1,7 +1,7 @@
 """Records the matrix products of this process for `tuner capture`: which, with which Ms, and how often.
 
-A call is seen where torch's dispatcher hands it to the CPU's or the GPU's kernel: of every thread, of backward passes
-and of programs that TorchInductor compiled. The kernel itself is the one that would have run.
+A call is recorded where torch's dispatcher hands it to the CPU's or the GPU's kernel. So calls of every thread, of
+backward passes and of programs that TorchInductor compiled are seen. The kernel that runs is torch's own.
 
 Like `products`, this module imports only the standard library, and torch, which the program has imported.
 """
@@ -19,29 +19,29 @@ from typing import Any
 
 FORMAT, VERSION = "triton-tuner calls", 1
 SUFFIX = ".calls"
-MOST_FAMILIES = 1024
-"""How many families are kept. Calls of others are only counted."""
-MOST_MS = 128
-"""How many Ms of a family are kept as they are. Others count as the next power of two."""
+MAX_FAMILIES = 1024
+"""How many families are kept. Of calls of further families only the total is kept."""
+MAX_MS = 128
+"""How many Ms of a family are kept. Further ones count as the next power of two."""
 _KEYS = ("CPU", "CUDA")
 
 
 class Journal:
-    """The calls of this process, in a file of its own that is only added to.
+    """The calls of this process, in a file of its own to which lines are appended.
 
-    A line is written when a count reaches a power of two, and at the end. So a process that is killed has lost no
-    family and no M, and its counts are known to within a factor of two, without a thread or a clock. The file is opened
-    for each line: a program may close every descriptor that it does not know.
+    A line is written when a count reaches a power of two, and at the end. So a process that is killed loses no family
+    and no M, and its counts are known to within a factor of two; that takes neither a thread nor a clock. The file is
+    opened for each line, because a program may close every descriptor that it does not know.
     """
 
     def __init__(self, folder: str, fields: tuple[str, ...]) -> None:
         self._folder = folder
         self._fields = fields
-        self.held: object = None
+        self.library: object = None
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may multiply, too
+        self._lock = threading.RLock()  # a signal handler may multiply too
         self._counts: dict[tuple[Any, ...], dict[int, int]] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._others = 0
@@ -49,7 +49,7 @@ class Journal:
         self._is_open = True
 
     def in_child(self) -> None:
-        """Begin anew in a forked process: what was counted is the parent's."""
+        """Start with no counts in a forked process, because those so far are the parent's."""
         is_open = self._is_open
         self._begin()
         self._is_open = is_open
@@ -59,11 +59,11 @@ class Journal:
         with self._lock:
             ms = self._counts.get(product)
             if ms is None:
-                if len(self._counts) >= MOST_FAMILIES:
+                if len(self._counts) >= MAX_FAMILIES:
                     self._others += 1
                     return
                 ms = self._counts[product] = {}
-            if m not in ms and len(ms) >= MOST_MS:
+            if m not in ms and len(ms) >= MAX_MS:
                 m = 1 << (m - 1).bit_length()
             count = ms[m] = ms.get(m, 0) + 1
             if count & (count - 1) == 0:
@@ -84,7 +84,7 @@ class Journal:
                 self._write("".join(lines))
 
     def give_up(self, reason: object) -> None:
-        """Say once that nothing more is recorded in this process, which goes on."""
+        """Print once that nothing more is recorded in this process, and let the process go on."""
         if self._is_open:
             self._is_open = False
             try:
@@ -118,7 +118,7 @@ class Journal:
 
 
 def start(folder: str, products: Any) -> None:
-    """Record from here on into a folder; where that cannot be, one line says so.
+    """Record into a folder from now on, or print a line that says why that is not possible.
 
     Args:
         folder: where the journal goes.
@@ -135,11 +135,11 @@ def start(folder: str, products: Any) -> None:
 
 
 def _take_kernels(journal: Journal, products: Any) -> None:
-    """Put a kernel that notes the call in the place of each kernel of a matrix product."""
+    """Replace each kernel of a matrix product by one that also notes the call."""
     import torch
 
     library = torch.library.Library("aten", "IMPL")
-    journal.held = library  # the kernels are there as long as it is
+    journal.library = library  # the kernels stay registered as long as it exists
     nested = threading.local()
     for name in products.OPERATORS:
         packet = getattr(torch.ops.aten, name, None)
@@ -152,14 +152,14 @@ def _take_kernels(journal: Journal, products: Any) -> None:
                     continue
                 kernel = _noting(own, name, journal, products.describe, nested)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that a kernel is replaced is meant
+                    warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
                     library.impl(operator.removeprefix("aten::"), kernel, key, with_keyset=True)
 
 
 def _noting(
     own: Any, name: str, journal: Journal, describe: Callable[..., Any], nested: threading.local
 ) -> Callable[..., Any]:
-    """Return a kernel that runs torch's own and notes the call, but not those that torch's own makes meanwhile."""
+    """Return a kernel that runs torch's own and notes the call, but not the calls that torch's own makes inside."""
     import torch
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,9 +173,9 @@ def _noting(
         try:
             first = args[0]
             tf32 = first.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
-            if (found := describe(name, args, kwargs, out, tf32=tf32)) is not None:
-                journal.note(*found)
-        except Exception as e:  # noqa: BLE001  the program must not end of what is noted about it
+            if (call := describe(name, args, kwargs, out, tf32=tf32)) is not None:
+                journal.note(*call)
+        except Exception as e:  # noqa: BLE001  the program must not fail because it is recorded
             journal.give_up(f"{name}: {type(e).__name__}: {e}")
         return out
 

@@ -1,4 +1,4 @@
-"""Products of a model's weights as one GPU of several computes them, by the model's own tensor-parallel plan."""
+"""Shards the products of a model's weights over GPUs, by the model's own tensor-parallel plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tuner.models.products import Product
 from tuner.problem.gemm_fields import contiguous_aligned
 
 _ANY_M = 16
-"""Activations are stored row by row, so what is aligned does not depend on their M."""
+"""Activations are stored row by row, so alignment does not depend on their M."""
 
 
 def generic(name: str) -> str:
-    """The name of a parameter or a module for all layers: "model.layers.*.mlp.down_proj.weight"."""
+    """The name that a parameter or a module has in all layers: "model.layers.*.mlp.down_proj.weight"."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
@@ -50,21 +50,21 @@ def shard(model: Any, product: Product, weight: str, tp: int) -> Product:
     style = _style(model, weight)
     if style is None:
         return product
-    # Styles name dimensions of the stored weight [..., out, in]: "rowwise" is its last, "colwise" the one before. A
-    # weight that is stored [..., in, out] has them exchanged.
+    # Styles name dimensions of the stored weight [..., out, in]: "rowwise" is its last, "colwise" the one before. In a
+    # weight that is stored [..., in, out] it is the other way round.
     is_n = (style == "colwise") == (product.layout[1] == "t")
     size = product.n if is_n else product.k
     if size % tp:
         kind = "outputs" if is_n else "inputs"
         raise UsageError(f"--tp {tp} does not divide the {size} {kind} of {weight}: {_divisors(size)}")
-    # Where each GPU has a part of the sum, the bias is added after the sum.
+    # Where each GPU computes a part of the sum, the bias is added to the whole sum.
     part = product._replace(n=size // tp) if is_n else product._replace(k=size // tp, epilogue="none")
     dtypes = (part.a_dtype, part.b_dtype, part.out_dtype)
     return part._replace(aligned=contiguous_aligned(part.op, (_ANY_M, part.n, part.k), dtypes, part.layout))
 
 
 def is_whole(model: Any, weight: str) -> bool:
-    """Whether the plan leaves all of a weight to each GPU."""
+    """Whether the plan gives each GPU all of a weight."""
     return _style(model, weight) is None
 
 
@@ -72,8 +72,8 @@ def _style(model: Any, weight: str) -> str | None:
     """How the plan shards a weight: "colwise", "rowwise" or not at all."""
     plan, name = _plan(model), generic(weight)
     style = plan.get(name) or plan.get(name.rpartition(".")[0], "")
-    found = re.fullmatch(r"(?!embedding).*(colwise|rowwise).*", style)
-    return found[1] if found else None
+    match = re.fullmatch(r"(?!embedding).*(colwise|rowwise).*", style)
+    return match[1] if match else None
 
 
 def _plan(model: Any) -> Mapping[str, str]:
@@ -81,5 +81,5 @@ def _plan(model: Any) -> Mapping[str, str]:
 
 
 def _divisors(size: int) -> str:
-    found = [str(tp) for tp in range(2, min(size, 64) + 1) if size % tp == 0]
-    return f"expected one of {', '.join(found)}" if found else "leave --tp out"
+    divisors = [str(tp) for tp in range(2, min(size, 64) + 1) if size % tp == 0]
+    return f"expected one of {', '.join(divisors)}" if divisors else "leave --tp out"

@@ -1,4 +1,4 @@
-"""The Ms of a model's families, from the numbers of tokens that a step is to be tuned for."""
+"""Turns the numbers of tokens that a model is tuned for into the Ms of its families."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tuner.problem import family
 from tuner.problem.gemm_fields import check_size
 
 TOKENS, SEQUENCES, FIXED = "tokens", "sequences", "fixed"
-"""What the M of a family counts: a step's tokens; its sequences, whose last tokens alone are multiplied; nothing."""
+"""What the M of a family counts: a step's tokens; its sequences, of which only the last tokens are used; nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of tokens: ranges, which are of decode steps, where each sequence has one; and single ones."""
+    """Numbers of tokens: ranges, which stand for decode steps of one token a sequence, and single numbers."""
 
     ranges: tuple[range, ...]
     single: tuple[int, ...]
@@ -25,19 +25,19 @@ class Sizes:
         Raises:
             ProblemError: the text is no list of sizes and ranges, or a size is out of bounds.
         """
-        found = [family.sizes(part) for part in text.split(",")]
-        ranges = tuple(each for each in found if isinstance(each, range))
-        single = (m for each in found if not isinstance(each, range) for m in each)
+        parts = [family.sizes(part) for part in text.split(",")]
+        ranges = tuple(each for each in parts if isinstance(each, range))
+        single = (m for each in parts if not isinstance(each, range) for m in each)
         return Sizes(ranges, tuple(check_size("M", m) for m in single))
 
     def cells(self, of: str, factor: int) -> list[str]:
-        """What the column m of a family's lines holds.
+        """The cells of the column m of a family's lines.
 
-        A single size beyond all ranges is a prefill, of which only last tokens reach a family of SEQUENCES.
+        A single size beyond all ranges stands for a prefill, and is left out of a family of SEQUENCES.
 
         Args:
             of: TOKENS, SEQUENCES or FIXED.
-            factor: M of each token or sequence; of FIXED, M itself.
+            factor: the M of one token or sequence; for FIXED, M itself.
         """
         if of == FIXED:
             return [str(factor)]

@@ -1,1 +1,1 @@
-"""Fused experts of vLLM and SGLang: their kernel, tuned on their own terms."""
+"""Tunes the fused-experts kernels of vLLM and SGLang, and writes the config files that they read."""

@@ -1,6 +1,6 @@
-"""The files of tuned configs that vLLM and SGLang read for a layer of experts: their names, their form, what ships.
+"""Reads and writes the files of tuned configs that vLLM and SGLang have for a layer of experts.
 
-Names and search order are those of the installed package: its own functions are called, with a stand-in for the device.
+Names and search order are the installed package's: its own functions are called, with a stand-in for the device.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def path_of(package: Package, layer: Layer, device_name: str, *, down: bool = Fa
     return Path("configs") / f"triton_{triton.__version__.replace('.', '_')}" / name
 
 
-def found(package: Package, layer: Layer, device_name: str, *, down: bool = False) -> dict[int, Config] | None:
-    """Return what a package would read for a layer, by M: its user's file, or the one that ships; None without one.
+def read(package: Package, layer: Layer, device_name: str, *, down: bool = False) -> dict[int, Config] | None:
+    """Return the configs that a package reads for a layer, by M, from its user's file or the one that ships, if any.
 
     Raises:
         KernelError: its file is broken.
@@ -55,12 +55,12 @@ def found(package: Package, layer: Layer, device_name: str, *, down: bool = Fals
     blocks = layer.blocks or (0, 0)
     options = {"down_moe": down} if package.name == "sglang" else {}
     try:
-        read = functions.get_moe_configs(layer.experts, _n(package, layer), layer.config_dtype, *blocks, **options)
-        configs = read and {m: space.config_of(package.name, parameters) for m, parameters in read.items()}
+        rows = functions.get_moe_configs(layer.experts, _n(package, layer), layer.config_dtype, *blocks, **options)
+        configs = rows and {m: space.config_of(package.name, parameters) for m, parameters in rows.items()}
         if odd := [m for m, config in (configs or {}).items() if "BLOCK_SIZE_M" not in config]:
             raise ValueError(f"its row for M {odd[0]} has no BLOCK_SIZE_M")
         return configs
-    except Exception as e:  # theirs raises whatever a broken file leads to
+    except Exception as e:  # the package's function may raise anything on a broken file
         name = path_of(package, layer, device_name, down=down).name
         raise KernelError(
             f"{package.name} {package.version} cannot read its file {name} ({in_short(e)}): mend or remove it, below "
@@ -69,20 +69,20 @@ def found(package: Package, layer: Layer, device_name: str, *, down: bool = Fals
 
 
 def nearest(configs: Mapping[int, Config], m: int) -> Config:
-    """Return the config that both packages take for M tokens: that of the nearest M of the file, the first of two."""
-    return configs[min(configs, key=lambda known: abs(known - m))]
+    """Return the config that both packages take for M tokens: that of the nearest M, and the first of two as near."""
+    return configs[min(configs, key=lambda row_m: abs(row_m - m))]
 
 
 def dumps(package: str, layer: Layer, configs: Mapping[int, Config], kept: Mapping[str, Any] | None = None) -> str:
-    """Return a file's text; vLLM's says under which Triton it was made, SGLang's folder does.
+    """Return a file's text. vLLM's names its version of Triton; of SGLang's files the folder names it.
 
     Args:
         package: whose file.
         layer: the layer on one rank.
         configs: the rows, by M.
-        kept: rows of the file that was there before, as it has them.
+        kept: rows to keep of the file that was there before, as it has them.
     """
-    # vLLM's kernel of groups wants SPLIT_K and takes it from the row; files of int8 without groups have the same name.
+    # vLLM's kernel for groups takes SPLIT_K from the row. int8 without groups gets it too: the file's name is the same.
     more = {"SPLIT_K": 1} if package == "vllm" and layer.dtype in ("int4_w4a16", "int8_w8a16") else {}
     ours: dict[str, Any] = {str(m): _parameters(config) | more for m, config in configs.items()}
     rows = dict(sorted({**(kept or {}), **ours}.items(), key=lambda row: int(row[0])))
@@ -94,35 +94,35 @@ def dumps(package: str, layer: Layer, configs: Mapping[int, Config], kept: Mappi
 def rows_of(path: Path) -> dict[str, Any]:
     """Return the rows of a file that `dumps` made, by M; none where it is missing or damaged."""
     try:
-        read = parse_json(path.read_bytes())
+        rows = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return {m: row for m, row in read.items() if m.isdecimal()} if isinstance(read, dict) else {}
+    return {m: row for m, row in rows.items() if m.isdecimal()} if isinstance(rows, dict) else {}
 
 
 def _parameters(config: Config) -> dict[str, int]:
-    # Sizes that differ between the GEMMs are those that vLLM adds to a row without them.
+    # A row leaves out sizes that differ between the two GEMMs; vLLM then adds its own, which are the same.
     left_out = {name.removeprefix(space.DOWN) for name in config if name.startswith(space.DOWN)}
     return {name: config.integer(name) for name in space.PARAMETERS if name not in left_out}
 
 
 def _n(package: Package, layer: Layer) -> int:
-    """Return the N of a file's name: SGLang's is that of the bytes of weights."""
+    """Return the N in a file's name. SGLang counts bytes, and a byte holds two int4 weights."""
     return layer.shard // 2 if package.name == "sglang" and layer.dtype == "int4_w4a16" else layer.shard
 
 
 def _folder(package: Package) -> str:
-    named = os.environ.get(VARIABLES[package.name])
-    return named or str((package.folder / CONFIGS[package.name]).parent)
+    folder = os.environ.get(VARIABLES[package.name])
+    return folder or str((package.folder / CONFIGS[package.name]).parent)
 
 
 def _functions(package: Package, device_name: str, environ: Mapping[str, str]) -> types.SimpleNamespace:
-    """Return a package's functions of file names and files; `environ` says where its user's files are."""
+    """Return a package's functions that name and read files; `environ` says where its user's files are."""
 
     def say_nothing(*_: object, **__: object) -> None: ...
 
     exact = types.SimpleNamespace(enable_deterministic_inference=False)
-    given = {
+    stand_ins = {
         "json": json,
         "os": types.SimpleNamespace(path=os.path, listdir=os.listdir, environ=environ),
         "triton": types.SimpleNamespace(__version__=triton.__version__),
@@ -136,4 +136,4 @@ def _functions(package: Package, device_name: str, environ: Mapping[str, str]) -
         "get_device_name": lambda: device_name,
         "get_exec": lambda: types.SimpleNamespace(deterministic=exact),
     }
-    return package.part(CONFIGS[package.name], ("get_config_file_name", "get_moe_configs"), given)
+    return package.part(CONFIGS[package.name], ("get_config_file_name", "get_moe_configs"), stand_ins)

@@ -1,4 +1,4 @@
-"""The operands of a problem of experts, and what its launches should write."""
+"""The operands of a problem of experts, and the results that its launches should write."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tuner.tuned import accuracy
 BLOCKS_M = (16, 32, 64, 128, 256)
 """Every BLOCK_SIZE_M that is tried."""
 EXCHANGED_M = 8
-"""BLOCK_SIZE_M that is tried, too, where vLLM's kernel exchanges weights and tokens: it ships such rows."""
+"""A BLOCK_SIZE_M that is tried too where vLLM's kernel exchanges weights and tokens, because it ships such rows."""
 _OF_DEFAULTS = (1, 2, 4, 8)
-"""BLOCK_SIZE_M in vLLM's default configs for few tokens, where weights have groups."""
+"""The BLOCK_SIZE_M of vLLM's default configs for few tokens where weights have groups."""
 _DEVIATION = {4: 4.61, 8: 73.9}
 """The standard deviation of all whole numbers of so many bits, sqrt((4**bits - 1) / 12)."""
 
@@ -33,13 +33,13 @@ class Gemm:
 
     Attributes:
         a: [rows, K]; a row is a token (gate-up), or one of a token's experts (down).
-        b: [experts, N, K]; of groups uint8, of int4 two neighbours along K to a byte, the first in its low bits.
+        b: [experts, N, K]; uint8 with groups, for int4 two neighbours along K in a byte, the first in its low bits.
         c: [tokens, top_k, N], which a launch writes.
-        a_scale, b_scale: float32, or None: one element and [experts]; of blocks [rows, K / block] and
-            [experts, N / block, K / block]; of int8 weights, None and [experts, N]; of groups, None and, as wide as
-            A, [experts, N, K / group].
-        b_zp: uint8 [experts, N, K / group], the weights' zero points, of int4 two neighbours along N to a byte; None
-            without.
+        a_scale, b_scale: float32, or None: one element and [experts]; with blocks [rows, K / block] and
+            [experts, N / block, K / block]; for int8 weights, None and [experts, N]; with groups, None and
+            [experts, N, K / group] of A's dtype.
+        b_zp: uint8 [experts, N, K / group], the weights' zero points, for int4 two neighbours along N in a byte; None
+            where there are none.
         top_k: how many rows of `c` a row of `a` has.
         weighted: whether the result is multiplied by the token's weight of the expert.
     """
@@ -63,9 +63,9 @@ def blocks_m(problem: Problem) -> tuple[int, ...]:
 
 
 class ExpertInputs:
-    """The operands of a problem: the GEMMs that one launch plays, and the draws of routing that it plays them for.
+    """The operands of a problem: the GEMMs that one launch runs, and the draws of the routing that it runs them for.
 
-    All draws write the same outputs, as the layers of a model do; the last one's are checked.
+    All draws write the same outputs, as the layers of a model do. Those of the last draw are checked.
 
     Attributes:
         problem: what is computed.
@@ -76,7 +76,7 @@ class ExpertInputs:
     """
 
     def __init__(self, problem: Problem, torch_device: str, seed: int, sizes_m: Sequence[int] = ()) -> None:
-        """Draw operands N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values.
+        """Draw operands from N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values.
 
         Args:
             problem: what is computed.
@@ -93,7 +93,7 @@ class ExpertInputs:
         else:
             self.draws = [routing.draw(str(problem["routing"]), sizes, seed * draws + each) for each in range(draws)]
         self.blocks = {
-            size: [_moved(problem, ids, size, torch_device) for ids in self.draws]
+            size: [_blocks_on(torch_device, problem, ids, size) for ids in self.draws]
             for size in sizes_m or blocks_m(problem)
         }
         self.weights = values.scales((problem.m, layer.top_k), 1.0)
@@ -106,27 +106,27 @@ class ExpertInputs:
 
     @property
     def output(self) -> torch.Tensor:
-        """What the last launch writes, for callers that know one output."""
+        """What the last launch writes, for callers that expect one output."""
         return self.gemms[-1].c
 
     @property
     def buffer(self) -> torch.Tensor:
-        """The output itself: the kernels' outputs have no guard bands, as they have none in the packages."""
+        """The output itself: it has no guard bands, just as in the packages."""
         return self.output
 
     @property
     def nbytes(self) -> int:
         """Bytes of the operands and outputs."""
-        held = (
+        tensors = (
             each
             for gemm in self.gemms
             for each in (gemm.a, gemm.b, gemm.c, gemm.b_scale, gemm.b_zp)
             if each is not None
         )
-        return sum(each.numel() * each.element_size() for each in held)
+        return sum(each.numel() * each.element_size() for each in tensors)
 
     def poison(self) -> None:
-        """Fill the outputs with NaN, so that an element that is never written can be told."""
+        """Fill the outputs with NaN, so that an element that is never written is noticed."""
         for gemm in self.gemms:
             accuracy.poison(gemm.c)
 
@@ -135,7 +135,7 @@ class ExpertInputs:
         return max(accuracy.error_ratio(gemm.c, one) for gemm, one in zip(self.gemms, expected, strict=True))
 
     def interpreted(self) -> ExpertInputs:
-        """Return operands that Triton's interpreter reads and rounds rightly: bfloat16 as float32."""
+        """Return operands that Triton's interpreter reads and rounds correctly: bfloat16 as float32."""
         copy = object.__new__(ExpertInputs)
         vars(copy).update(vars(self))
         copy.gemms = [
@@ -191,7 +191,7 @@ def _unpacked(packed: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def _dequantized(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Return a matrix in float64; a scale is of all of it, of each row, or of blocks along both dimensions."""
+    """Return a matrix in float64; it has one scale, one for each row, or one for each block of both dimensions."""
     wide = matrix.double()
     if scale is None:
         return wide
@@ -224,28 +224,27 @@ def _gemm(problem: Problem, values: Values, shape: tuple[int, int], *, down: boo
 
 def _grouped(layer: Layer, values: Values, a: torch.Tensor, c: torch.Tensor, *, down: bool) -> Gemm:
     n, k = c.shape[2], a.shape[1]
-    held, groups = 8 // layer.weight_bits, k // (layer.group_size or k)
+    in_a_byte, groups = 8 // layer.weight_bits, k // (layer.group_size or k)
 
-    def octets(rows: int, columns: int) -> torch.Tensor:
-        drawn = values.vector(layer.experts * rows * columns, torch.int8)
-        return drawn.view(torch.uint8).view(layer.experts, rows, columns)
+    def random_bytes(rows: int, columns: int) -> torch.Tensor:
+        octets = values.vector(layer.experts * rows * columns, torch.int8)
+        return octets.view(torch.uint8).view(layer.experts, rows, columns)
 
     scale = values.scales((layer.experts, n, groups), 1 / _DEVIATION[layer.weight_bits]).to(a.dtype)
-    zero = octets(n // held, groups) if layer.zero_points else None
-    return Gemm(a, octets(n, k // held), c, None, scale, 1 if down else layer.top_k, down, zero)
+    zero = random_bytes(n // in_a_byte, groups) if layer.zero_points else None
+    return Gemm(a, random_bytes(n, k // in_a_byte), c, None, scale, 1 if down else layer.top_k, down, zero)
 
 
-def _moved(problem: Problem, ids: torch.Tensor, block_m: int, torch_device: str) -> Blocks:
-    layer = layer_of(problem)
-    found = _placed(str(problem["package"]), ids, block_m, layer)
-    tensors = (None if each is None else each.to(torch_device) for each in (found.ids, found.experts, found.padded))
+def _blocks_on(torch_device: str, problem: Problem, ids: torch.Tensor, block_m: int) -> Blocks:
+    blocks = _sorted(str(problem["package"]), ids, block_m, layer_of(problem))
+    tensors = (None if each is None else each.to(torch_device) for each in (blocks.ids, blocks.experts, blocks.padded))
     return Blocks(*tensors)
 
 
-def _placed(package: str, ids: torch.Tensor, block_m: int, layer: Layer) -> Blocks:
-    """Return sorted tokens as a package allocates them; vLLM sorts no tokens that are few against the experts.
+def _sorted(package: str, ids: torch.Tensor, block_m: int, layer: Layer) -> Blocks:
+    """Return sorted tokens as a package allocates them.
 
-    Where weights have groups it sorts them all.
+    vLLM does not sort where there are few tokens and many experts, unless weights have groups.
     """
     total, experts = ids.numel(), layer.experts
     if package == "vllm":

@@ -1,8 +1,8 @@
 """The kernels of vLLM and SGLang as KernelSpecs of the op `fused_moe`.
 
-They are registered where somebody asks for them, and not by an entry point: a process that serves needs none of it.
-Worker processes import a kernel by its origin, `tuner.moe.kernel:vllm`. A recording of routing is named there too, for
-they have to read it.
+They are registered when `register` is called, and not by an entry point, because a serving process needs none of them.
+Worker processes import a kernel by its origin, `tuner.moe.kernel:vllm`. The origin names a recording of routing too, so
+that workers can read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _registered: dict[str, KernelSpec] = {}
 
 
 def register(package: str, recording: Path | None = None, layer: Layer | None = None) -> KernelSpec:
-    """Make a package's kernel known in this process and in those that it starts; the same again changes nothing.
+    """Register a package's kernel in this process and its workers; to register the same again changes nothing.
 
     Args:
         package: "vllm" or "sglang".
@@ -41,8 +41,8 @@ def register(package: str, recording: Path | None = None, layer: Layer | None = 
     name = package
     if recording is not None and layer is not None:
         routing.record(recording, layer.experts, layer.top_k)
-        said = json.dumps([str(recording.absolute()), layer.experts, layer.top_k])
-        name += "|" + quote(said, safe="").replace(".", "%2E")  # a reference is split at its dots
+        arguments = json.dumps([str(recording.absolute()), layer.experts, layer.top_k])
+        name += "|" + quote(arguments, safe="").replace(".", "%2E")  # a reference is split at its dots
     origin, before = f"{__name__}:{name}", _registered.get(package)
     if before is None or before.origin != origin:
         spec = _registered[package] = _spec(package, origin)
@@ -52,12 +52,12 @@ def register(package: str, recording: Path | None = None, layer: Layer | None = 
 
 def __getattr__(name: str) -> KernelSpec:
     """Register a kernel by its name in an origin, as worker processes do."""
-    package, _, said = name.partition("|")
+    package, _, arguments = name.partition("|")
     if package not in PACKAGES:
         raise AttributeError(name)
-    if not said:
+    if not arguments:
         return register(package)
-    file, experts, top_k = json.loads(unquote(said))
+    file, experts, top_k = json.loads(unquote(arguments))
     return register(package, Path(file), Layer(experts, 1, 1, top_k))
 
 
@@ -65,7 +65,7 @@ def _spec(package: str, origin: str) -> KernelSpec:
     return KernelSpec(
         op=OP,
         name=package,
-        # A number that follows from the source: timings of another source do not count.
+        # The number follows from the source, so that timings of another source do not count.
         version=int(load(package).source_hash[:7], 16) + launch.VERSION,
         supports=functools.partial(_unsupported, package),
         space=spaces.space,
@@ -87,10 +87,10 @@ def _spec(package: str, origin: str) -> KernelSpec:
 
 @functools.lru_cache(maxsize=256)
 def default_config(problem: Problem, device: Device) -> Config:
-    """Return the config that the package takes where it finds no file."""
+    """Return the config that the package uses where it finds no file."""
     package, layer = str(problem["package"]), layer_of(problem)
-    found = load(package).default_parameters(layer, problem.m, shared_bytes=device.shared_bytes)
-    config = spaces.config_of(package, found)
+    parameters = load(package).default_parameters(layer, problem.m, shared_bytes=device.shared_bytes)
+    config = spaces.config_of(package, parameters)
     only = dict(problem.extras).get("block_m")
     return spaces.canonical(config if only is None else config.replace(BLOCK_SIZE_M=int(only)), problem, device)
 
@@ -112,7 +112,7 @@ def _unsupported(package: str, problem: Problem, device: Device) -> str | None:
 
 
 def _bytes_moved(problem: Problem) -> int:
-    """Return the bytes of the weights of every expert that has tokens, and of tokens and results."""
+    """Return the bytes of tokens, results and the weights of every expert that has tokens."""
     one, active = spaces.average(problem)
     layer, draws = layer_of(problem), int(problem["draws"])
     weights = active * problem.n * problem.k * layer.weight_bits // 8

@@ -1,4 +1,4 @@
-"""Launches of the packages' kernels: grid and arguments as their own functions pass them."""
+"""Launches the packages' kernels with the grid and the arguments that the packages' own functions pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.moe.routing import Blocks
 from tuner.problem import Problem
 
 VERSION = 1
-"""Raised when launches change so that old timings do not speak for them."""
+"""Incremented when launches change so much that old timings no longer count."""
 _COMPUTED = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 _HOPPER = 90
 
@@ -42,7 +42,7 @@ class Call:
 
 
 def launch(inputs: ExpertInputs, config: Config) -> None:
-    """Play all GEMMs of a problem by one config, for one draw of the routing after the other."""
+    """Run all GEMMs of a problem by one config, for one draw of the routing after the other."""
     kernel = _kernel(inputs.problem)
     if not hasattr(kernel, "device_caches"):
         _launch_interpreted(kernel, inputs, config)
@@ -65,16 +65,17 @@ def compile_all(problem: Problem, config: Config) -> Any:
     """Compile what a config launches, and return the binary that needs the most shared memory."""
     kernel = _kernel(problem)
     compile_cache.install(kernel)
-    made = calls(_shaped(problem, config), config)
-    found = [kernel.warmup(*call.args, grid=call.grid, **call.kwargs) for call in made]
-    return max(found, key=lambda compiled: compiled.metadata.shared)
+    binaries = [
+        kernel.warmup(*call.args, grid=call.grid, **call.kwargs) for call in calls(_shaped(problem, config), config)
+    ]
+    return max(binaries, key=lambda compiled: compiled.metadata.shared)
 
 
 def compile_class(problem: Problem, config: Config) -> str:
     """Return what Triton specializes a config's launches on: dtypes, divisibility of whole numbers, and constants."""
-    made = calls(_shaped(problem, config), config, 0)  # the pool's target is the same for all
-    facts = [[*map(_specialization, call.args), call.kwargs] for call in made]
-    # Constants that stand among the arguments.
+    launches = calls(_shaped(problem, config), config, 0)  # the compile pool has one target for all
+    facts = [[*map(_specialization, call.args), call.kwargs] for call in launches]
+    # The kernel for groups takes sizes as constants, which are among the arguments here.
     sizes = None if layer_of(problem).group_size is None else problem.shape[1:]
     return json.dumps([problem["package"], sizes, facts], sort_keys=True, separators=(",", ":"), default=str)
 
@@ -85,7 +86,7 @@ def calls(inputs: ExpertInputs, config: Config, target: int | None = None) -> li
     Args:
         inputs: the operands.
         config: one whose BLOCK_SIZE_M the tokens are sorted for.
-        target: the compute capability times 10, 0 for none; by default, what is launched on or compiled for.
+        target: the compute capability times 10, 0 for none; by default that of the device launched on or compiled for.
     """
     make = _of_vllm if inputs.problem["package"] == "vllm" else _of_sglang
     if layer_of(inputs.problem).group_size is not None:
@@ -105,7 +106,7 @@ def _shaped(problem: Problem, config: Config) -> ExpertInputs:
 
 
 def _capability(inputs: ExpertInputs) -> int:
-    """Return the compute capability that is launched on or compiled for, times 10; 0 on AMD and the interpreter."""
+    """Return the compute capability to launch on or compile for, times 10; 0 on AMD and under the interpreter."""
     if inputs.output.device.type == "cpu":
         return 0
     target = active_driver.active().get_current_target()
@@ -168,7 +169,7 @@ def _of_groups(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config,
     """Return a launch of `fused_moe_kernel_gptq_awq`, which both packages have."""
     assert blocks.ids is not None
     assert gemm.b_scale is not None
-    layer, (n, held), k = layer_of(inputs.problem), gemm.b.shape[1:], gemm.a.shape[1]
+    layer, (n, width), k = layer_of(inputs.problem), gemm.b.shape[1:], gemm.a.shape[1]
     if gemm.weighted:
         config = spaces.of_down(config)
     constants = {
@@ -188,7 +189,7 @@ def _of_groups(inputs: ExpertInputs, gemm: Gemm, blocks: Blocks, config: Config,
         constants |= {"block_k_diviable": k % config.integer("BLOCK_SIZE_K") == 0, "SPLIT_K": 1}
     else:
         slots = len(blocks.ids)
-        constants["even_Ks"] = held % config.integer("BLOCK_SIZE_K") == 0
+        constants["even_Ks"] = width % config.integer("BLOCK_SIZE_K") == 0
     scale, zero = gemm.b_scale.stride(), (0, 0, 0) if gemm.b_zp is None else gemm.b_zp.stride()
     args = (
         *(gemm.a, gemm.b, gemm.c, gemm.b_scale, gemm.b_zp, weights, blocks.ids, blocks.experts, blocks.padded),
@@ -230,7 +231,7 @@ def _slots(gemm: Gemm, blocks: Blocks, config: Config) -> int:
     most = _positions(gemm) * block_m
     if blocks.ids is None:
         return most
-    # As many rows as this go to one expert each at most, and blocks beyond theirs are empty.
+    # At most as many experts as there are positions have tokens, and blocks beyond theirs are empty.
     return min(len(blocks.ids), most) if gemm.a.shape[0] < block_m else len(blocks.ids)
 
 
@@ -244,7 +245,7 @@ def _strides(gemm: Gemm) -> tuple[int, ...]:
 
 
 def _scale_strides(gemm: Gemm, *, of_one: bool) -> tuple[int, ...]:
-    """Return the strides of both scales; `of_one`: whether a scale an expert has a stride, too."""
+    """Return the strides of both scales; `of_one`: whether one scale an expert has a stride too."""
     a = gemm.a_scale.stride() if gemm.a_scale is not None and gemm.a_scale.dim() == 2 else (0, 0)
     b = gemm.b_scale
     if b is None:

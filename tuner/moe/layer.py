@@ -4,12 +4,12 @@ A problem's M is a number of tokens. Its N and K are those of gate-up, [2 * inte
 `down` alone, [hidden, intermediate]. What else decides which config is fastest is in its extras:
 
     package           whose kernel: "vllm" or "sglang"
-    gemm              what one launch plays: "both" GEMMs with one config, "gate_up" or "down"
+    gemm              what one launch runs: "both" GEMMs with one config, "gate_up" or "down"
     experts, top_k    the layer's
     quant             "fp8_w8a8", "int8_w8a16" or "int4_w4a16"; bf16 and fp16 have none
     block_n, block_k  the block of weights that shares a scale, where scales are of blocks
     group_size        how many weights along K share a scale, where scales are of groups; zero_points: 1 with these
-    routing, draws    which tokens go to which experts, and how many draws of it one launch plays: `tuner.moe.routing`
+    routing, draws    which tokens go to which experts, and how many draws of it one launch runs: `tuner.moe.routing`
     block_m           the only BLOCK_SIZE_M that is tried, where the other GEMM's config decides it
 """
 
@@ -28,7 +28,7 @@ PACKAGES = ("vllm", "sglang")
 LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """The numbers of tokens that vLLM's and SGLang's own tuners try."""
 DRAWS = 4
-"""How many draws of the routing one launch plays."""
+"""How many draws of the routing one launch runs."""
 _OPERANDS = {
     "bf16": ("bfloat16", "bfloat16"),
     "fp16": ("float16", "float16"),
@@ -36,7 +36,7 @@ _OPERANDS = {
     "int8_w8a16": ("bfloat16", "int8"),
     "int4_w4a16": ("bfloat16", "int8"),
 }
-"""The dtypes of A and B by the names that vLLM and SGLang give to what a layer multiplies; a byte holds two int4."""
+"""The dtypes of A and B, by vLLM's and SGLang's names for what a layer multiplies. A byte holds two int4."""
 _GROUPED = ("int4_w4a16", "int8_w8a16")
 _SMALLEST_GROUP = 32  # below it both packages refuse to load a model
 
@@ -70,7 +70,7 @@ class Layer:
     zero_points: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ProblemError for a layer that the kernels cannot have."""
+        """Raise ProblemError for a layer that the kernels do not take."""
         for name in ("experts", "hidden", "intermediate", "top_k", "tp"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -135,7 +135,7 @@ class Layer:
 
     @property
     def blocks(self) -> list[int] | None:
-        """What the packages' own functions take as block_shape."""
+        """The block_shape that the packages' own functions take."""
         if self.group_size is not None:
             return [0, self.group_size]
         return None if self.block_shape is None else list(self.block_shape)

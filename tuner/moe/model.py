@@ -1,4 +1,4 @@
-"""The experts of a Hugging Face model, from its config."""
+"""Reads the sizes and the quantization of a Hugging Face model's experts from its config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {
     "intermediate": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
 }
-"""What configs of transformers call each size, the most specific first."""
+"""The names of each size in configs of transformers, the most specific first."""
 
 
 def sizes(name: str) -> dict[str, int]:
@@ -28,14 +28,14 @@ def sizes(name: str) -> dict[str, int]:
         ModelError: the config cannot be read, or its model has no experts.
     """
     config = configs.load(name).get_text_config()
-    found = {size: _first(config, names) for size, names in _NAMES.items()}
-    if lacking := [size for size, value in found.items() if value is None]:
+    values = {size: _first(config, names) for size, names in _NAMES.items()}
+    if lacking := [size for size, value in values.items() if value is None]:
         tried = ", ".join(_NAMES[lacking[0]])
         raise ModelError(
             f"{name}: a {config.model_type} model has no experts that are known here (none of {tried}): type "
             "--experts, --hidden, --intermediate and --topk"
         )
-    return {size: value for size, value in found.items() if value is not None}
+    return {size: value for size, value in values.items() if value is not None}
 
 
 def quantization(name: str) -> dict[str, Any]:
@@ -45,48 +45,48 @@ def quantization(name: str) -> dict[str, Any]:
         ModelError: the config cannot be read, or its weights are quantized in a way that is not known here.
     """
     config = configs.load(name)
-    said = configs.quantization(config)
-    method = said.get("quant_method")
+    quantized = configs.quantization(config)
+    method = quantized.get("quant_method")
     if method in ("gptq", "awq"):
-        return _of_groups(name, said)
-    if said and method != "fp8":
+        return _of_groups(name, quantized)
+    if quantized and method != "fp8":
         raise ModelError(
             f"{name}: quantized by {method or 'a method without a name'}: expected fp8, gptq or awq: type what the "
             "server multiplies, such as --dtype bf16, --dtype fp8_w8a8 or --dtype int4_w4a16 --group-size 128"
         )
     precision = configs.take_precision(config, None)
-    if not said:
+    if not quantized:
         return {"dtype": "fp16" if precision.dtype == "float16" else "bf16"}
-    blocks = said.get("weight_block_size")
+    blocks = quantized.get("weight_block_size")
     return {"dtype": "fp8_w8a8"} | ({"block_shape": tuple(blocks)} if blocks else {})
 
 
 def typed(name: str, asked: str | None = None) -> str:
-    """Return the options of `tuner moe` that say what `quantization` returns, each after a space.
+    """Return what `quantization` returns as options of `tuner moe`, each after a space.
 
     Args:
         name: see `quantization`.
-        asked: the canonical dtype that was asked for instead of the config's; of a config in fp8 its blocks stay.
+        asked: the canonical dtype to use instead of the config's; for fp8 the blocks of a config in fp8 are kept.
     """
     try:
-        found = quantization(name)
+        fields = quantization(name)
     except ModelError:
         if asked is None:
             return " --dtype DTYPE"
-        found = {}
-    if asked is not None and not (dtypes.is_fp8(asked) and found.get("dtype") == "fp8_w8a8"):
-        found = {"dtype": "fp8_w8a8" if dtypes.is_fp8(asked) else "fp16" if asked == "float16" else "bf16"}
-    if found["dtype"] == "bf16":
+        fields = {}
+    if asked is not None and not (dtypes.is_fp8(asked) and fields.get("dtype") == "fp8_w8a8"):
+        fields = {"dtype": "fp8_w8a8" if dtypes.is_fp8(asked) else "fp16" if asked == "float16" else "bf16"}
+    if fields["dtype"] == "bf16":
         return ""
-    cells = [f" --dtype {found['dtype']}"]
-    cells += [f" --block-shape {','.join(map(str, found['block_shape']))}"] if "block_shape" in found else []
-    cells += [f" --group-size {found['group_size']}"] if "group_size" in found else []
-    return "".join(cells) + (" --zero-points" if "zero_points" in found else "")
+    cells = [f" --dtype {fields['dtype']}"]
+    cells += [f" --block-shape {','.join(map(str, fields['block_shape']))}"] if "block_shape" in fields else []
+    cells += [f" --group-size {fields['group_size']}"] if "group_size" in fields else []
+    return "".join(cells) + (" --zero-points" if "zero_points" in fields else "")
 
 
-def _of_groups(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config of GPTQ or AWQ says of its groups."""
-    bits, size = said.get("bits"), said.get("group_size")
+def _of_groups(name: str, quantized: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dtype and the groups of weights that GPTQ or AWQ quantized."""
+    bits, size = quantized.get("bits"), quantized.get("group_size")
     instead = "to tune other weights, type --dtype int4_w4a16 --group-size 128"
     if bits not in (4, 8):
         raise ModelError(f"{name}: its quantization_config has bits {bits!r}: expected 4 or 8: {instead}")
@@ -95,15 +95,15 @@ def _of_groups(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
             f"{name}: its quantization_config has group_size {size!r}: expected the size of a group of weights with "
             f"one scale, such as 128: {instead}"
         )
-    if said.get("desc_act"):
+    if quantized.get("desc_act"):
         raise ModelError(
             f"{name}: its quantization_config has desc_act true, and this kernel knows no order of activations: "
             f"expected desc_act false: name another model; {instead}"
         )
-    more = {"zero_points": True} if said.get("zero_point") or said.get("sym") is False else {}
+    more = {"zero_points": True} if quantized.get("zero_point") or quantized.get("sym") is False else {}
     return {"dtype": f"int{bits}_w{bits}a16", "group_size": size, **more}
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
-    found = (getattr(config, name, None) for name in names)
-    return next((value for value in found if type(value) is int), None)
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if type(value) is int), None)

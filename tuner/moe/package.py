@@ -1,8 +1,8 @@
 """The fused-experts kernel of the installed vLLM or SGLang, and the functions that choose its config.
 
-Neither package is imported: both want compiled parts and a GPU, and take seconds. A module's file is parsed instead,
-and only the functions that are wanted are compiled, under the file's own name and line numbers. So Triton finds their
-source, and its cache keys are those of a process that serves.
+Neither package is imported: both need compiled parts and a GPU, and take seconds. A module's file is parsed instead,
+and only the functions that are needed are compiled, under the file's own name and line numbers. So Triton finds their
+source, and its cache keys are those of a serving process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from tuner.moe.layer import PACKAGES, Layer
 from tuner.tuned.source import source_hash
 
 TRIED = {"vllm": ("0.33.0",), "sglang": ("0.5.23",)}
-"""The versions whose kernel was launched by this room's tests."""
+"""The versions whose kernel was launched in tests of this folder."""
 _GROUPED = "fused_moe_kernel_gptq_awq"
 _SERVED = "model_executor/layers/quantization/moe_wna16.py", "make_wna16_moe_kernel"
-"""vLLM's module of weights with groups, and what it calls where the Triton kernel serves any number of tokens. Without,
-one in CUDA serves few tokens of int4, takes its sizes from the same rows and fails on most."""
+"""vLLM's module for weights with groups, and a function that it calls if the Triton kernel serves any number of tokens.
+Versions without it serve few tokens of int4 by a CUDA kernel, which takes its sizes from the same rows and fails on
+most."""
 _FILES = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "kernels/ops/moe/fused_moe_triton_kernels.py",
@@ -38,7 +39,7 @@ CONFIGS = {
     "vllm": "model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py",
 }
-"""The module of each package that reads files of configs and has the default."""
+"""The module of each package that reads files of configs and has the default config."""
 _COMMON = (
     *("a_ptr", "b_ptr", "c_ptr", "a_scale_ptr", "b_scale_ptr", "topk_weights_ptr"),
     *("sorted_token_ids_ptr", "expert_ids_ptr", "num_tokens_post_padded_ptr", "N", "K", "EM", "num_valid_tokens"),
@@ -75,11 +76,11 @@ class Package:
 
     Attributes:
         name: "vllm" or "sglang".
-        version: what its `_version.py` says.
+        version: from its `_version.py`.
         folder: where it is installed.
         file: the module of its kernel.
         kernel: the jit function.
-        grouped: the jit function of weights with groups, or the error that says why there is none.
+        grouped: the jit function for weights with groups, or the error that says why there is none.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Package:
         return hashlib.sha256(f"{own} {source_hash(self.grouped)}".encode()).hexdigest()
 
     def kernel_of(self, layer: Layer) -> Any:
-        """Return the jit function that a layer's weights take.
+        """Return the jit function for a layer's weights.
 
         Raises:
             KernelError: this version has none for them.
@@ -112,12 +113,12 @@ class Package:
             raise _other_version(self.name, self.version, why)
         return self.grouped
 
-    def part(self, file: str, names: Iterable[str], given: Mapping[str, Any]) -> types.SimpleNamespace:
+    def part(self, file: str, names: Iterable[str], stand_ins: Mapping[str, Any]) -> types.SimpleNamespace:
         """Return some functions of one of its modules: see `part`; `file` is relative to the package."""
-        return part(self.folder / file, names, given, f"{self.name} {self.version}")
+        return part(self.folder / file, names, stand_ins, f"{self.name} {self.version}")
 
     def default_parameters(self, layer: Layer, m: int, *, shared_bytes: int) -> dict[str, int]:
-        """Return what its own `get_default_config` says for M tokens, where there is no file.
+        """Return the parameters of its own `get_default_config` for M tokens, which it uses where there is no file.
 
         Args:
             layer: the layer on one rank.
@@ -127,7 +128,7 @@ class Package:
         import torch
         import triton
 
-        given = {
+        stand_ins = {
             "envs": types.SimpleNamespace(VLLM_BATCH_INVARIANT=False),
             "current_platform": types.SimpleNamespace(
                 is_rocm=lambda: torch.version.hip is not None, is_cuda=lambda: torch.version.hip is None
@@ -142,22 +143,22 @@ class Package:
         names = ["get_default_config"]
         if self.name == "vllm" and layer.group_size is not None:
             names.append("should_moe_wna16_use_cuda")
-        found = self.part(CONFIGS[self.name], names, given).get_default_config
+        get_default_config = self.part(CONFIGS[self.name], names, stand_ins).get_default_config
         options = {"is_marlin": False} if self.name == "sglang" else {}
         sizes = (layer.experts, layer.shard, layer.hidden, layer.top_k)
         try:
-            return dict(found(m, *sizes, layer.config_dtype, block_shape=layer.blocks, **options))
+            return dict(get_default_config(m, *sizes, layer.config_dtype, block_shape=layer.blocks, **options))
         except Exception as e:
             raise _other_version(self.name, self.version, f"get_default_config fails: {in_short(e)}") from e
 
     def block_sizes(self, layer: Layer, m: int, config: Mapping[str, Any]) -> list[dict[str, int]]:
-        """Return BLOCK_SIZE_N and BLOCK_SIZE_K that vLLM adds to a config without them: of gate-up, and of down."""
+        """Return the BLOCK_SIZE_N and BLOCK_SIZE_K that vLLM adds to a config without them: of gate-up, and of down."""
         name = "get_moe_wna16_block_config"
-        found = getattr(self.part(CONFIGS[self.name], (name,), {}), name)
+        get_sizes = getattr(self.part(CONFIGS[self.name], (name,), {}), name)
         sizes = {"num_experts": layer.experts, "group_size": layer.group_size, "block_size_m": config["BLOCK_SIZE_M"]}
         gemms = ((2 * layer.shard, layer.hidden, layer.top_k), (layer.hidden, layer.shard, 1))
         return [
-            found(
+            get_sizes(
                 config={},
                 use_moe_wna16_cuda=False,
                 num_valid_tokens=m * layer.top_k,
@@ -182,10 +183,10 @@ def load(name: str) -> Package:
     """
     if name not in PACKAGES:
         raise KernelError(f"unknown package {name!r}: expected one of {', '.join(PACKAGES)}")
-    found = importlib.util.find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    module = importlib.util.find_spec(name)
+    if module is None or not module.submodule_search_locations:
         raise KernelError(f"no {name} is installed here: install it (pip install {name}), at best {TRIED[name][-1]}")
-    folder = Path(next(iter(found.submodule_search_locations))).resolve()
+    folder = Path(next(iter(module.submodule_search_locations))).resolve()
     version, file = _version(folder), folder / _FILES[name]
     of = f"{name} {version}"
     kernel, grouped = _jit(file, "fused_moe_kernel", ARGUMENTS[name], of), None
@@ -218,13 +219,13 @@ def _jit(file: Path, function: str, arguments: set[str], of: str) -> Any:
     return kernel
 
 
-def part(file: Path, names: Iterable[str], given: Mapping[str, Any], of: str) -> types.SimpleNamespace:
+def part(file: Path, names: Iterable[str], stand_ins: Mapping[str, Any], of: str) -> types.SimpleNamespace:
     """Compile some functions and assignments of a module's file, and nothing else of it.
 
     Args:
         file: the module's file.
         names: top-level names to take, in the file's order.
-        given: what they refer to outside of themselves, in addition to what is taken: stand-ins for imports.
+        stand_ins: what they refer to beside each other, by name, in place of the module's imports.
         of: the package and its version, for messages.
 
     Raises:
@@ -239,12 +240,12 @@ def part(file: Path, names: Iterable[str], given: Mapping[str, Any], of: str) ->
     body = [node for node in tree.body if _names_of(node) & wanted]
     if missing := wanted - set().union(*map(_names_of, body)):
         raise _other_version(name, version, f"{file} has no {', '.join(sorted(missing))}")
-    # Annotations are not evaluated: they name classes that nobody needs here, and Triton reads them as text too.
+    # Annotations are not evaluated: they name classes that are not needed here, and Triton also reads them as text.
     flags = __future__.annotations.compiler_flag
     code = compile(ast.Module(body, []), str(file), "exec", flags=flags, dont_inherit=True)
     module = types.ModuleType(_module_name(file, name))
     module.__file__ = str(file)
-    vars(module).update(functools=functools, **given)
+    vars(module).update(functools=functools, **stand_ins)
     try:
         exec(code, vars(module))  # noqa: S102  the package's own code, which a server runs too
     except Exception as e:
@@ -267,10 +268,10 @@ def _module_name(file: Path, package: str) -> str:
 
 def _version(folder: Path) -> str:
     try:
-        found = re.search(r"__version__\s*=.*?['\"]([^'\"]+)", (folder / "_version.py").read_text(encoding="utf-8"))
+        version = re.search(r"__version__\s*=.*?['\"]([^'\"]+)", (folder / "_version.py").read_text(encoding="utf-8"))
     except OSError:
-        found = None
-    return found[1] if found else "of an unknown version"
+        version = None
+    return version[1] if version else "of an unknown version"
 
 
 def _other_version(name: str, version: str, why: str) -> KernelError:

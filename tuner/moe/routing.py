@@ -1,7 +1,7 @@
-"""Which experts tokens go to: uniform, skewed, or as it was recorded; and tokens sorted by expert, as the kernels ask.
+"""Draws which experts tokens go to (uniform, skewed or recorded), and sorts tokens by expert as the kernels need it.
 
-A problem names its routing. One launch plays `DRAWS` draws of it one after the other, so that a config is chosen over
-all of them, however few calls a replay has. A trial's time is that of all draws together.
+A problem names its routing. One launch runs `DRAWS` draws of it one after the other, so that a config is chosen over
+all of them even if it is launched only a few times. A trial's time is that of all draws together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNIFORM, ZIPF, RECORDED = "uniform", "zipf", "recorded-"
 _EXPONENT = 1.0
-"""Of the Zipf distribution: the expert of rank r is drawn in proportion to r ** -_EXPONENT."""
+"""The exponent of the Zipf distribution: the expert of rank r is drawn in proportion to r ** -_EXPONENT."""
 _recorded: dict[str, torch.Tensor] = {}
 """Recorded expert ids [tokens, top_k] by the name of their routing, in this process."""
 
@@ -33,7 +33,7 @@ class Blocks:
         ids: int32, positions in the flattened expert ids [tokens * top_k], sorted by expert; each expert's are padded
             with `tokens * top_k` to whole blocks. None where each block is one position, in order.
         experts: int32, the expert of each block.
-        padded: int32 [1], how many of `ids` count.
+        padded: int32 [1], how many of `ids` are used.
     """
 
     ids: torch.Tensor | None
@@ -42,18 +42,18 @@ class Blocks:
 
 
 def check(routing: str) -> str:
-    """Return a routing's name, or raise ProblemError where no process could draw it."""
+    """Return a routing's name, or raise ProblemError if this process cannot draw it."""
     if routing in (UNIFORM, ZIPF) or routing in _recorded:
         return routing
     raise ProblemError(f"unknown routing {routing!r}: expected {UNIFORM}, {ZIPF} or a file that `record` reads")
 
 
 def record(file: Path, experts: int, top_k: int) -> str:
-    """Read recorded expert ids, and return the name of their routing; its hash tells two recordings apart.
+    """Read recorded expert ids, and return the name of their routing, which has a hash of the ids.
 
     Args:
         file: JSON, a list with the expert ids of each token: [[0, 5], [3, 1], ...].
-        experts, top_k: what the ids have to fit.
+        experts, top_k: how many experts there are, and to how many each token goes.
 
     Raises:
         ProblemError: the file cannot be read, or its ids are out of range or not `top_k` different ones a token.
@@ -61,15 +61,15 @@ def record(file: Path, experts: int, top_k: int) -> str:
     import torch
 
     try:
-        found = files.parse_json(files.read_bytes(file, "recording", error=ProblemError))
+        recording = files.parse_json(files.read_bytes(file, "recording", error=ProblemError))
     except ValueError as e:  # a ProblemError is one
         raise ProblemError(
             f"routing {file} cannot be read ({e}): expected {UNIFORM}, {ZIPF} or a file of JSON such as "
             "[[0, 5], [3, 1]]"
         ) from e
-    if not isinstance(found, list) or not found:
+    if not isinstance(recording, list) or not recording:
         raise ProblemError(f"routing {file} is no list of tokens: expected JSON such as [[0, 5], [3, 1]]")
-    for token, ids in enumerate(found):
+    for token, ids in enumerate(recording):
         whole = isinstance(ids, list) and all(type(each) is int for each in ids)
         if not whole or len(ids) != top_k or len(set(ids)) != top_k:
             raise ProblemError(
@@ -77,18 +77,18 @@ def record(file: Path, experts: int, top_k: int) -> str:
             )
         if odd := [each for each in ids if not 0 <= each < experts]:
             raise ProblemError(f"routing {file}: token {token} goes to expert {odd[0]}: expected 0 to {experts - 1}")
-    name = RECORDED + hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
-    _recorded[name] = torch.tensor(found, dtype=torch.int32)
+    name = RECORDED + hashlib.sha256(json.dumps(recording).encode()).hexdigest()[:12]
+    _recorded[name] = torch.tensor(recording, dtype=torch.int32)
     return name
 
 
 def draw(routing: str, sizes: tuple[int, int, int], seed: int) -> torch.Tensor:
-    """Draw the experts of each token: int32 [tokens, top_k], all of a token different, on the host.
+    """Draw the experts of each token: int32 [tokens, top_k] on the host, different ones for each token.
 
     Args:
         routing: its name.
         sizes: tokens, experts and top_k.
-        seed: another one is another draw; of a recording, it begins elsewhere.
+        seed: of the draw; of a recording it says where the draw begins.
     """
     import torch
 
@@ -107,13 +107,13 @@ def draw(routing: str, sizes: tuple[int, int, int], seed: int) -> torch.Tensor:
 
 
 def align(ids: torch.Tensor, block_m: int, experts: int, slots: int) -> Blocks:
-    """Sort tokens by expert, with each expert's padded to whole blocks: the packages' `moe_align_block_size`.
+    """Sort tokens by expert, and pad each expert's to whole blocks, as the packages' `moe_align_block_size` does.
 
     Args:
         ids: the experts of each token, int32 [tokens, top_k].
         block_m: positions in a block.
         experts: how many there are.
-        slots: how many positions the package allocates, which the kernel's grid follows from.
+        slots: how many positions the package allocates, from which the kernel's grid follows.
     """
     import torch
 

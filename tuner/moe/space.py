@@ -20,23 +20,23 @@ from tuner.problem import Problem
 
 PARAMETERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 DOWN = "DOWN_"
-"""Before BLOCK_SIZE_N and BLOCK_SIZE_K of the down GEMM, where vLLM chooses others for it than for gate-up."""
+"""The prefix of BLOCK_SIZE_N and BLOCK_SIZE_K of the down GEMM, where vLLM chooses other ones than for gate-up."""
 _SIZES = ("BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _WARPS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps")
 _WGMMA_ROWS, _EXCHANGING = 64, "sm_90"
 _STEP_CYCLES = 1200.0
 """Cycles that gathered rows, their addresses and masks add to a step along K; see benchmarks/fit/experts.py."""
-_UNSAID = {"num_warps": 4, "num_stages": 3}
-"""What Triton takes where a config of the packages does not say: CUDAOptions of Triton 3.6 to 3.9."""
+_TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
+"""What Triton uses where a config of the packages has no value: CUDAOptions of Triton 3.6 to 3.9."""
 
 
 def config_of(package: str, parameters: Mapping[str, Value]) -> Config:
-    """Return a config of a package's kernel from what its files and functions hold.
+    """Return a config of a package's kernel from the parameters of its files and functions.
 
     SPLIT_K is 1 whatever a file says, as it is in vLLM's launch, and other parameters (USE_TMA, AMD's) are left out.
     """
     return Config(
-        package, **{name: value for name, value in (_UNSAID | dict(parameters)).items() if name in PARAMETERS}
+        package, **{name: value for name, value in (_TRITON_DEFAULTS | dict(parameters)).items() if name in PARAMETERS}
     )
 
 
@@ -71,7 +71,7 @@ def axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _one_step(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """The next values of each axis but the group, those of the pipeline first."""
+    """Yield configs with the next larger or smaller value of one axis other than GROUP_SIZE_M, num_stages first."""
     its_axes = axes(problem, device)
     for name in ("num_stages", "num_warps", "BLOCK_SIZE_N", "BLOCK_SIZE_M", "BLOCK_SIZE_K"):
         values = sorted(its_axes[name])
@@ -82,7 +82,7 @@ def _one_step(config: Config, problem: Problem, device: Device) -> Iterator[Conf
 
 
 def canonical(config: Config, problem: Problem, device: Device) -> Config:  # noqa: ARG001
-    """Return the config that vLLM launches: no BLOCK_SIZE_K is beyond a block with a scale, and none is missing."""
+    """Return the config that vLLM launches: BLOCK_SIZE_K is at most a block with one scale, and no size is missing."""
     layer = layer_of(problem)
     blocks = layer.block_shape
     if problem["package"] == "vllm" and layer.group_size is not None:
@@ -93,7 +93,7 @@ def canonical(config: Config, problem: Problem, device: Device) -> Config:  # no
 
 
 def _completed(config: Config, problem: Problem) -> Config:
-    """Return a config with the sizes that vLLM adds where weights have groups and a row or its default has none."""
+    """Return a config with the sizes that vLLM adds to a row or a default without them, where weights have groups."""
     first, down = load("vllm").block_sizes(layer_of(problem), problem.m, config)
     others = {} if down == first else {DOWN + name: value for name, value in down.items()}
     return config.replace(**first, **others)
@@ -110,7 +110,7 @@ def average(problem: Problem) -> tuple[Problem, int]:
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """Return the estimated microseconds of all that one launch plays, if all experts have equally many tokens."""
+    """Return the estimated microseconds of all that one launch runs, if all experts have equally many tokens."""
     one, active = average(problem)
     parts = [one]
     if problem["gemm"] == "both":
@@ -185,8 +185,8 @@ def _weights(config: Config, problem: Problem, device: Device) -> str | None:
     if layer_of(problem).group_size is None or device.is_interpreter:
         return None
     block_n, block_k = (config.integer(name) for name in _SIZES)
-    held = block_n * block_k // (device.warp_size * config.integer("num_warps"))
-    return f"a thread would widen {held} weights, 128 fit" if held > 128 else None
+    weights = block_n * block_k // (device.warp_size * config.integer("num_warps"))
+    return f"a thread would widen {weights} weights, 128 fit" if weights > 128 else None
 
 
 @rule("exchanged rows", "vLLM ships blocks of 8 tokens where it multiplies weights by them", reads=(*_WARPS[:2],))
@@ -206,8 +206,8 @@ def _idle_warps(config: Config, problem: Problem, device: Device) -> str | None:
 def _scaled_sums(config: Config, problem: Problem, device: Device) -> str | None:
     if layer_of(problem).block_shape is None or device.is_interpreter:
         return None
-    held = 2 * tile_resources.accumulator_registers(config, device)
-    return f"a thread would hold {held:g} sums and products, 128 fit" if held > 128 else None
+    registers = 2 * tile_resources.accumulator_registers(config, device)
+    return f"a thread would hold {registers:g} sums and products, 128 fit" if registers > 128 else None
 
 
 @rule("sorted tokens", "tokens are sorted for these sizes alone", fatal=True, reads=("BLOCK_SIZE_M",))

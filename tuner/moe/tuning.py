@@ -1,8 +1,8 @@
-"""Tunes a layer of experts, and plays what was found against what the package would do without it.
+"""Tunes a layer of experts, and compares the tuned configs with those that the package would use without them.
 
-A row is one M. vLLM's has one config for both GEMMs, SGLang's one for each, with equal BLOCK_SIZE_M, because both read
-the same sorted tokens. What a row ships is what was fastest in paired rounds: the tuned configs, those of the package's
-own file, or its default.
+A row is one M. vLLM's rows have one config for both GEMMs. SGLang's have one for each, with equal BLOCK_SIZE_M, because
+both GEMMs read the same sorted tokens. A row ships the configs that were fastest in paired rounds: the tuned ones,
+those of the package's own file, or its default.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tuner.sweep.paired import PairedRunner
 
 TUNED, FILE, DEFAULT = "tuned", "file", "default"
 NOISE = 0.01
-"""A row gains by a file where it is faster by more than this."""
+"""A row counts as faster than the package's own if it is faster by more than this share."""
 
 Configs = tuple[Config, ...]
 """One config for each of a row's problems."""
 Sweep = Callable[[Callable[[Device], Sequence[Problem]], Mapping[Problem, Sequence[Config]]], Sequence[Winner]]
-"""Tunes problems, some configs suggested, and returns their winners."""
+"""Tunes problems, for which it takes suggested configs, and returns their winners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What ships for one M.
+    """The configs that ship for one M.
 
     Attributes:
         m: tokens.
         origin: where its configs are from: "tuned", "file" (the package's) or "default".
         configs: one for each of the row's problems.
         us: microseconds of the layer's GEMMs for one draw of the routing.
-        ratios: the time of the others over its own, by origin, in paired rounds; those that failed are left out.
-        reason: why it has no configs, or why those of the package's file were not played; "" else.
+        ratios: by origin, the time of other configs over its own in paired rounds; those that failed are left out.
+        reason: why it has no configs, or why those of the package's file were not played; otherwise "".
     """
 
     m: int
@@ -75,43 +75,43 @@ class Row:
 
     @property
     def gain(self) -> float:
-        """The time of what the package would do without our file over this row's."""
+        """The time of the configs that the package would use without our file, over this row's time."""
         return 1.0 if self.origin in (FILE, DEFAULT) else self.ratios.get(FILE, self.ratios.get(DEFAULT, 1.0))
 
 
 def tuned(task: Task, sweep: Sweep, earlier: Callable[[Device], Sequence[Winner]]) -> dict[int, list[Configs]]:
-    """Tune all rows; returns the configs found by M, several where one BLOCK_SIZE_M has to be chosen for two GEMMs.
+    """Tune all rows and return their configs by M, several where one BLOCK_SIZE_M has to be chosen for two GEMMs.
 
     Args:
         task: what to tune.
-        sweep: tunes.
-        earlier: the winners of a device, those under other versions included, which are tried first.
+        sweep: tunes problems.
+        earlier: returns a device's winners, of other versions too, which are tried first.
     """
     suggested: dict[Problem, list[Config]] = {}
 
     def problems(device: Device) -> list[Problem]:
         rows = {m: task.problems(m) for m in task.ms}
-        known = earlier(device)
+        earlier_winners = earlier(device)
         for m, row in rows.items():
             for problem, configs in zip(row, zip(*own(task, m, device).values(), strict=True), strict=True):
-                before = [winner.config for winner in known if winner.problem == problem]
+                before = [winner.config for winner in earlier_winners if winner.problem == problem]
                 suggested[problem] = list(dict.fromkeys([*configs, *before]))
         return [problem for row in rows.values() for problem in row]
 
     winners = {winner.problem: winner.config for winner in sweep(problems, suggested)}
-    found: dict[int, list[Configs]] = {}
+    settled: dict[int, list[Configs]] = {}
     open_rows: dict[int, list[Configs]] = {}
     for m in task.ms:
         row = [winners.get(problem) for problem in task.problems(m)]
         configs = tuple(config for config in row if config is not None)
         if len(configs) == len(row):
             sizes = {config["BLOCK_SIZE_M"] for config in configs}
-            (found if len(sizes) == 1 else open_rows).setdefault(m, []).append(configs)
-    return found | _agreed(task, sweep, open_rows)
+            (settled if len(sizes) == 1 else open_rows).setdefault(m, []).append(configs)
+    return settled | _agreed(task, sweep, open_rows)
 
 
 def _agreed(task: Task, sweep: Sweep, rows: Mapping[int, Sequence[Configs]]) -> dict[int, list[Configs]]:
-    """Tune each GEMM of rows for the BLOCK_SIZE_M of the other's winner; returns the pairs that follow."""
+    """Tune each GEMM of rows for the BLOCK_SIZE_M of the other's winner; return the pairs of configs that share it."""
     if not rows:
         return {}
     pinned: dict[tuple[int, str], Problem] = {}
@@ -120,35 +120,35 @@ def _agreed(task: Task, sweep: Sweep, rows: Mapping[int, Sequence[Configs]]) -> 
             block_m = other.integer("BLOCK_SIZE_M")
             pinned[m, gemm] = task.layer.problem(task.package.name, m, gemm, task.routing, block_m)
     winners = {winner.problem: winner.config for winner in sweep(lambda _device: list(pinned.values()), {})}
-    found: dict[int, list[Configs]] = {}
+    agreed: dict[int, list[Configs]] = {}
     for m, ((gate_up, down),) in rows.items():
         pairs = [(winners.get(pinned[m, "gate_up"]), down), (gate_up, winners.get(pinned[m, "down"]))]
-        found[m] = [(one, other) for one, other in pairs if one is not None and other is not None]
-    return found
+        agreed[m] = [(one, other) for one, other in pairs if one is not None and other is not None]
+    return agreed
 
 
 def own(task: Task, m: int, device: Device) -> dict[str, Configs]:
-    """Return what the package itself would launch for M tokens: by its file, where it has one, and by its default."""
+    """Return the package's own configs for M tokens: those of its file, if there is one, and its default."""
     problems = task.problems(m)
     configs = {DEFAULT: tuple(kernel.default_config(problem, device) for problem in problems)}
     files = [
-        config_file.found(task.package, task.layer, device.name, down=problem["gemm"] == "down") for problem in problems
+        config_file.read(task.package, task.layer, device.name, down=problem["gemm"] == "down") for problem in problems
     ]
-    read = [config_file.nearest(each, m) for each in files if each]
-    if len(read) == len(problems):
-        block_m = read[0]["BLOCK_SIZE_M"]  # SGLang takes the first's for both
+    nearest = [config_file.nearest(each, m) for each in files if each]
+    if len(nearest) == len(problems):
+        block_m = nearest[0]["BLOCK_SIZE_M"]  # SGLang uses that of gate-up for both
         configs[FILE] = tuple(
             space.canonical(config.replace(BLOCK_SIZE_M=block_m), problem, device)
-            for config, problem in zip(read, problems, strict=True)
+            for config, problem in zip(nearest, problems, strict=True)
         )
     return configs
 
 
-def play(task: Task, found: Mapping[int, Sequence[Configs]], runner: PairedRunner) -> Iterator[Row]:
-    """Play each row's candidates in paired rounds, and choose; binaries are compiled first."""
+def play(task: Task, configs_of: Mapping[int, Sequence[Configs]], runner: PairedRunner) -> Iterator[Row]:
+    """Compile all candidates, play each row's in paired rounds, and yield the rows with the fastest."""
     candidates: dict[int, dict[str, Configs]] = {}
     for m in task.ms:
-        ours = {f"{TUNED} {number}": configs for number, configs in enumerate(found.get(m, ()))}
+        ours = {f"{TUNED} {number}": configs for number, configs in enumerate(configs_of.get(m, ()))}
         candidates[m] = own(task, m, runner.device) | ours
     runner.compile(
         each
@@ -175,8 +175,8 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
         }
         reasons += played.rejected.values()
         if FILE in candidates and (why := played.rejected.get(candidates[FILE][at].digest)):
-            said = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not played"
-            of_file = of_file or f"{said}: {one_line(why)}"
+            not_played = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not played"
+            of_file = of_file or f"{not_played}: {one_line(why)}"
         summed = {}
         for name, figures in of_problem.items():
             if figures:
@@ -184,11 +184,11 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
         times = summed
     if not times:
         return Row(m, "", (), 0.0, reason=reasons[0] if reasons else "nothing was played")
-    # All over one of them, so that what is chosen is no slower than any other.
+    # All are compared with the same one, so that the chosen one is no slower than any other.
     base = next(iter(times.values()))
     relative = {name: finals.ratio(figures, base) for name, figures in times.items()}
     best = min(relative, key=lambda name: relative[name])
-    # What the package does anyway ships where nothing is faster than it.
+    # Where the fastest is what the package would use anyway, the row says so.
     chosen = next((name for name in (FILE, DEFAULT) if candidates.get(name) == candidates[best]), best)
     ratios: dict[str, float] = {}
     for name in times:
