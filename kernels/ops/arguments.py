@@ -56,6 +56,13 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return by_torch and not _is_wrapped(tensor)
 
 
+def needs_operator(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
+    if torch.compiler.is_compiling() or is_recorded():
+        return True
+    return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in tensors)
+
+
 def in_memory(**named: Any) -> list[Any]:
     """Tensors whose values lie in memory as kernels read them; torch only marks negated tensors and some zeros.
 

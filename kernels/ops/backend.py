@@ -89,8 +89,8 @@ def check(backend: str) -> None:
 
 def decision_key(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, options: Hashable) -> Hashable:
     """The key of the decision for a call without scales and without `out`."""
-    by_torch = torch_precision() if a.dtype is torch.float32 else None
-    return *map(_tensor_key, (a, b, bias)), options, by_torch
+    float32_setting = torch_precision() if a.dtype is torch.float32 else None
+    return *map(_tensor_key, (a, b, bias)), options, float32_setting
 
 
 def decision(kind: Hashable) -> tuple[bool, Run | None]:

@@ -99,8 +99,8 @@ def _checked_call(given: _Tensors, options: _Options) -> torch.Tensor:
     problem = problem_of(_problem, (a, b, out), epilogue, settled)
     sources = resolver()
     recording = launch(Operands(a, b, out, bias, problem, out), problem, a.device)
-    by_torch = settled if a.dtype == torch.float32 and precision is None else None
-    CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=by_torch)
+    float32_setting = settled if a.dtype == torch.float32 and precision is None else None
+    CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=float32_setting)
     return out
 
 

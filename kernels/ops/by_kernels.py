@@ -15,7 +15,7 @@ from tuner.hardware import triton_settings
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.ops import by_torch, compile_ahead, ready
+from tuner.kernels.ops import compile_ahead, ready, torch_fallback
 from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.kernels.ops.ready import serves
 from tuner.launch import binaries, cuda
@@ -176,7 +176,7 @@ def _compute_by_torch(call: CheckedCall) -> None:
         raise KernelError(strict.refusal(problem, device, match, why))
     vendor = registry.serving(problem, device)[0].vendor
     try:
-        by_torch.compute(call.operands, vendor)
+        torch_fallback.compute(call.operands, vendor)
     except NotImplementedError as e:
         raise KernelError(strict.refusal(problem, device, match, e)) from None
     count, kind = strict.note(problem, device, match, "torch's library"), _kind(call)
@@ -191,7 +191,7 @@ def _compute_as_before(call: CheckedCall) -> bool:
     vendor, count = _torch_serves.get(_kind(call), (None, None))
     if vendor is None:
         return False
-    by_torch.compute(call.operands, vendor)
+    torch_fallback.compute(call.operands, vendor)
     if count is not None:
         count()
     return True

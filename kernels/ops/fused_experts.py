@@ -101,8 +101,8 @@ def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> t
         operands = ExpertsOperands(x, gate_up, down, result, experts.contiguous(), shares.contiguous(), problem, result)
         recording = launch(operands, problem, x.device)
         if experts.is_contiguous() and shares.is_contiguous():
-            by_torch = problem.precision if x.dtype == torch.float32 else None
-            CALL_CACHE.remember(given, (activation,), recording, result, sources, out=out, precision=by_torch)
+            float32_setting = problem.precision if x.dtype == torch.float32 else None
+            CALL_CACHE.remember(given, (activation,), recording, result, sources, out=out, precision=float32_setting)
     return result
 
 

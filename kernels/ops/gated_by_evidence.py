@@ -41,7 +41,7 @@ class GatedPreference:
         up_first: Whether a weight of both has the rows of up first.
         shape: N and K.
         options: The key of these calls among the plans.
-        by_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
+        left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
     """
 
     activation: str
@@ -49,7 +49,7 @@ class GatedPreference:
     up_first: bool
     shape: tuple[int, int]
     options: tuple[str, bool]
-    by_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
@@ -91,7 +91,7 @@ def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: GatedPreferenc
     """Whether a look at the first weight and at earlier calls says that the kernels do not serve a call."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
-    if preferred.by_torch and _asked(x) in preferred.by_torch:
+    if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
         return True
     return bool(weight.dim() != 2 or weight.shape[0] < 2)
 
@@ -158,7 +158,7 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
         sources, (rows, n, k), *_kind(x.dtype), preferred.activation, x.device.index
     ):
         return True
-    preferred.by_torch.leave(_asked(x), sources)
+    preferred.left_to_torch.leave(_asked(x), sources)
     return False
 
 

@@ -20,7 +20,7 @@ from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_dtype, check_input
 from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.kernels.ops.problem import problem_of
-from tuner.launch.call_cache import CallCache, is_tracing
+from tuner.launch.call_cache import CallCache, any_m, is_tracing
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -79,20 +79,9 @@ def gated_linear(
         given = _Tensors(x, gate, up) if out is not None else autocast.lowered(x, gate, up)
         with autocast.off(x):
             return gated_linear(*given, activation=activation, out=out)
-    if _is_traced(x, gate, up, out):
+    if arguments.needs_operator(x, gate, up, out):
         return _by_operator(_Tensors(x, gate, up), activation, out)
     return checked_call(x, gate, up, activation, out, cache=CALL_CACHE, options=(activation,))
-
-
-def _is_traced(*tensors: torch.Tensor | None) -> bool:
-    """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
-    if torch.compiler.is_compiling() or arguments.is_recorded():
-        return True
-    return any(isinstance(each, torch.Tensor) and not arguments.has_memory(each) for each in tensors)
-
-
-def _any_m(_m: int) -> bool:
-    return True
 
 
 def checked_call(
@@ -104,7 +93,7 @@ def checked_call(
     *,
     cache: CallCache,
     options: tuple[Hashable, ...],
-    serves_rows: Callable[[int], bool] | None = _any_m,
+    serves_rows: Callable[[int], bool] | None = any_m,
 ) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan under some options.
 
@@ -128,9 +117,9 @@ def checked_call(
         operands = _operands(read._replace(x=_with_rows(read.x, rows)), flat, kind)
         recording = launch(operands, operands.problem, x.device)
         if flat.data_ptr() == result.data_ptr():
-            by_torch = operands.problem.precision if x.dtype == torch.float32 else None
+            float32_setting = operands.problem.precision if x.dtype == torch.float32 else None
             kept = given, options, recording, result, sources
-            cache.remember(*kept, out=out, precision=by_torch, serves_rows=serves_rows)
+            cache.remember(*kept, out=out, precision=float32_setting, serves_rows=serves_rows)
         else:
             result.copy_(flat.view(shape))
     return result

@@ -8,33 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from tuner.errors import InputError
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast
+from tuner.kernels.ops.matmul_call import CallTensors, MatmulOptions
 from tuner.launch import compat
 from tuner.problem import dtype as dtypes
 
 Multiply = Callable[..., torch.Tensor]
 """The op `matmul`, which is passed in because its module imports this one."""
-Options = tuple[str | None, torch.dtype | str | None, str | None, bool | None, bool]
-"""The arguments activation, out_dtype, precision, fast_accum and invariant of `matmul`; None for torch's precision."""
-OPTION_NAMES = ("activation", "out_dtype", "precision", "fast_accum", "invariant")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class CallTensors(NamedTuple):
-    """The tensors of a call of `matmul`."""
-
-    out: torch.Tensor | None
-    a: torch.Tensor
-    b: torch.Tensor
-    bias: torch.Tensor | None
-    scale_a: torch.Tensor | None
-    scale_b: torch.Tensor | None
 
 
 def transformed(*tensors: torch.Tensor | None) -> bool:
@@ -43,7 +30,7 @@ def transformed(*tensors: torch.Tensor | None) -> bool:
     return any(t is not None and (is_mapped(t) or is_derived(t)) for t in tensors)
 
 
-def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
+def matmul(multiply: Multiply, given: CallTensors, options: MatmulOptions) -> torch.Tensor:
     """Compute `tuner.kernels.matmul`, the op `multiply`, where a tensor requires a gradient.
 
     Raises:

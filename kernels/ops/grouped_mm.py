@@ -107,8 +107,8 @@ def _checked_call(given: tuple[Any, ...], options: _Options) -> torch.Tensor:
         problem = problem_of(_problem, (a, b, out), epilogue, settled)
         sources = resolver()
         recording = launch(GroupedOperands(a, b, out, bias, offs, problem, out), problem, a.device)
-        by_torch = settled if a.dtype == torch.float32 and precision is None else None
-        CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=by_torch)
+        float32_setting = settled if a.dtype == torch.float32 and precision is None else None
+        CALL_CACHE.remember(given[1:], options, recording, out, sources, out=given[0], precision=float32_setting)
     return out
 
 

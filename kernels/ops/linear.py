@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
-from tuner.kernels.ops.gradients import CallTensors, Options
 from tuner.kernels.ops.left_to_torch import LeftToTorch
+from tuner.kernels.ops.matmul_call import PLAIN, CallTensors
 from tuner.kernels.ops.planned_operators import Planned, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
@@ -28,7 +28,6 @@ from tuner.problem.gemm_fields import MAX_SIZE
 
 DTYPES = (torch.float32, *autocast.HALVES)
 CALL_CACHE = CallCache()
-_PLAIN: Options = (None, None, None, None, False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,12 +38,12 @@ class LinearPreference:
         is_auto: Whether torch serves what no table says that the kernels are faster at. Otherwise the kernels serve
             everything that they take.
         options: The key of these calls among the plans.
-        by_torch: Shapes and dtypes of x that torch serves.
+        left_to_torch: Shapes and dtypes of x that torch serves.
     """
 
     is_auto: bool
     options: tuple[bool, int, int, bool]
-    by_torch: LeftToTorch[tuple[torch.Size, torch.dtype]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the preference of their process."""
@@ -68,8 +67,8 @@ def linear(
     """
     if is_tracing():
         return _unplanned(x, weight, bias, preferred)
-    by_torch = preferred.by_torch
-    if by_torch and type(x) in PLAIN_TENSORS and not x.is_nested and (x.shape, x.dtype) in by_torch:
+    left_to_torch = preferred.left_to_torch
+    if left_to_torch and type(x) in PLAIN_TENSORS and not x.is_nested and (x.shape, x.dtype) in left_to_torch:
         return F.linear(x, weight, bias)
     if bias is None:
         result = CALL_CACHE.run_two(x, weight, preferred.options)
@@ -96,7 +95,7 @@ def _unplanned(
         result: torch.Tensor = torch.ops.triton_tuner.linear(x, weight, bias, preferred.is_auto)
         return result
     remember = functools.partial(_remember, (x, weight, bias), preferred)
-    return product.checked_call(CallTensors(None, x, weight.t(), bias, None, None), _PLAIN, remember=remember)
+    return product.checked_call(CallTensors(None, x, weight.t(), bias, None, None), PLAIN, remember=remember)
 
 
 def _remember(
@@ -145,7 +144,7 @@ def _is_torchs(
     sources = lookup.resolver()
     if _is_faster(x, weight, bias):
         return False
-    preferred.by_torch.leave((x.shape, x.dtype), sources)
+    preferred.left_to_torch.leave((x.shape, x.dtype), sources)
     return True
 
 

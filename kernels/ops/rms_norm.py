@@ -17,7 +17,7 @@ from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, ch
 from tuner.kernels.ops.problem import problem_of
 from tuner.kernels.ops.rows import RowsCall
 from tuner.launch import compat
-from tuner.launch.call_cache import CallCache, is_tracing, untraced
+from tuner.launch.call_cache import CallCache, any_m, is_tracing, untraced
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import check_eps, is_eps
 
@@ -80,7 +80,7 @@ def checked_call(
     offset: float = 0.0,
     cache: CallCache,
     options: tuple[Hashable, ...],
-    serves_rows: Callable[[int], bool] = lambda _rows: True,
+    serves_rows: Callable[[int], bool] = any_m,
 ) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan under some options.
 

@@ -10,7 +10,7 @@ import torch
 from tuner.errors import InputError
 from tuner.kernels.elementwise.spec import Tensors
 from tuner.kernels.ops.dispatch import flattened, launch
-from tuner.launch.call_cache import CallCache
+from tuner.launch.call_cache import CallCache, any_m
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import MAX_SIZE
@@ -31,7 +31,7 @@ class RowsCall:
     given: tuple[torch.Tensor | None, ...]
     options: tuple[Hashable, ...]
     out: torch.Tensor | None
-    serves_rows: Callable[[int], bool] = lambda _rows: True
+    serves_rows: Callable[[int], bool] = any_m
 
     def launch(
         self,

@@ -12,7 +12,8 @@ import torch
 
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, gradients
-from tuner.kernels.ops.gradients import OPTION_NAMES, CallTensors, Multiply, Options
+from tuner.kernels.ops.gradients import Multiply
+from tuner.kernels.ops.matmul_call import CallTensors, MatmulOptions
 from tuner.launch.call_cache import is_tracing
 from tuner.problem import dtype as dtypes
 
@@ -20,7 +21,7 @@ _TENSORS = "Tensor? bias, Tensor? scale_a, Tensor? scale_b"
 _OPTIONS = "str activation, ScalarType? out_dtype, str? precision, bool? fast_accum, bool invariant=False"
 
 
-def matmul(multiply: Multiply, given: CallTensors, options: Options) -> torch.Tensor:
+def matmul(multiply: Multiply, given: CallTensors, options: MatmulOptions) -> torch.Tensor:
     """Compute `tuner.kernels.matmul` while torch traces or transforms it.
 
     Raises:
@@ -64,7 +65,7 @@ def _run(  # noqa: PLR0917
     *options: Any,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    named = dict(zip(OPTION_NAMES, options, strict=False))  # torch leaves the last one out where it is the default
+    named = MatmulOptions(*options)._asdict()  # torch leaves the last one out where it is the default
     with torch.no_grad(), autocast.off(a):
         return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 

@@ -13,8 +13,8 @@ from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernels import rms_norm
-from tuner.kernels.ops import by_torch
 from tuner.kernels.ops import rows as rows_ops
+from tuner.kernels.ops import torch_fallback
 from tuner.kernels.rms_norm.operands import tolerance
 from tuner.launch.plan import Recording
 from tuner.problem import generic_key, text
@@ -162,7 +162,7 @@ def test_torch_in_place_of_a_binary_adds_the_offset_too():
     for dtype in ("fp16", "bf16", "fp32"):
         problem = Problem(8, 300, 1, dtype=dtype, op="rms_norm", extras={"eps": 1e-6})
         inputs = replace(spec.make_inputs(problem, "cpu", 0), offset=1.0)
-        by_torch.compute(inputs, spec.vendor)
+        torch_fallback.compute(inputs, spec.vendor)
         right = torchs(inputs.a.double(), inputs.b.double() + 1)
         assert verify.error(inputs.out, right, 1) <= spec.tolerance(problem)
         torch.testing.assert_close(spec.reference(inputs), right)

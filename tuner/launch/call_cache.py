@@ -86,6 +86,11 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return _untraced[function]
 
 
+def any_m(_m: int) -> bool:
+    """What an op gives as `serves_rows` that would do the same for every number of rows."""
+    return True
+
+
 class CallCache:
     """The plans of one op's earlier calls.
 
