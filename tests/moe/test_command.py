@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import sqlite3
@@ -13,6 +14,7 @@ from contextlib import closing
 import pytest
 
 from tuner.cli import main, moe
+from tuner.cli.moe_options import MoeOptions
 from tuner.hardware.device import INTERPRETER
 from tuner.moe import config_file, tuning
 from tuner.moe.layer import Layer
@@ -167,6 +169,24 @@ def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeyp
     assert (ended.value.code, len(err.splitlines())) == (ended.value.code or 1, 1), err
     assert said in err
     assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json"}
+
+
+@pytest.mark.parametrize(
+    ("package", "architecture", "more", "said"),
+    [
+        ("sglang", "DeepseekV3ForCausalLM", {}, "it looks for E=9: add --experts 9 --topk 3"),
+        ("sglang", "DeepseekV3ForCausalLM", {"experts": 9}, None),
+        ("sglang", "DeepseekV2ForCausalLM", {}, None),
+        ("vllm", "DeepseekV3ForCausalLM", {}, None),
+    ],
+)
+def test_experts_that_sglang_fuses_are_told_of(package, architecture, more, said, tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2}
+    path.write_text(json.dumps({"model_type": "deepseek_v3", "architectures": [architecture], **sizes}))
+    unset = dict.fromkeys(each.name for each in dataclasses.fields(MoeOptions))
+    note = MoeOptions(**unset | {"package": package, "model": str(path)} | more).shared_experts_note()
+    assert note == said if said is None else said in note
 
 
 @pytest.mark.parametrize(

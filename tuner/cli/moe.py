@@ -105,6 +105,8 @@ def moe(**typed: Any) -> int:
     asked = MoeOptions(**typed)
     asked.check()
     layer = asked.layer()
+    if note := asked.shared_experts_note():
+        click.echo(note, err=True)
     recording = None if asked.routing in (routing.UNIFORM, routing.ZIPF) else Path(asked.routing)
     routed = asked.routing if recording is None else routing.record(recording, layer.experts, layer.top_k)
     kernel.register(asked.package, recording, layer)

@@ -94,6 +94,27 @@ class MoeOptions:
             raise UsageError(f"no {names} given: type {'it' if len(missing) == 1 else 'them'}, or --model CONFIG.json")
         return Layer(**sizes, **precision, tp=self.tp)
 
+    def shared_experts_note(self) -> str | None:
+        """Return a line where SGLang, which fuses a model's shared expert by default, looks for another file.
+
+        Raises:
+            ModelError: the model's config cannot be read.
+        """
+        if self.package != "sglang" or self.model is None or self.experts is not None:
+            return None
+        from tuner.moe import model
+
+        shared = model.fused_shared_experts(self.model)
+        if not shared:
+            return None
+        sizes = model.sizes(self.model)
+        experts, top_k = sizes["experts"] + shared, sizes["top_k"] + shared
+        return (
+            f"tuned for {sizes['experts']} routed experts, as with --disable-shared-experts-fusion; where SGLang fuses "
+            f"the shared expert, its default for such models, it looks for E={experts}: add --experts {experts} "
+            f"--topk {top_k}"
+        )
+
     def _typed(self, names: tuple[str, ...]) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}

@@ -18,6 +18,16 @@ _NAMES = {
 """The names of each size in configs of transformers, the most specific first."""
 
 
+_FUSED_BY_SGLANG = (
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "GlmMoeDsaForCausalLM",
+    "MistralLarge3ForCausalLM",
+)
+"""Architectures whose shared expert SGLang's own tuner of fused experts counts among the routed ones."""
+
+
 def sizes(name: str) -> dict[str, int]:
     """Return the sizes of a model's layers of experts, as `Layer` names them.
 
@@ -36,6 +46,18 @@ def sizes(name: str) -> dict[str, int]:
             "--experts, --hidden, --intermediate and --topk"
         )
     return {size: value for size, value in values.items() if value is not None}
+
+
+def fused_shared_experts(name: str) -> int:
+    """Return how many shared experts SGLang adds to a model's routed ones by default, which its files then count.
+
+    Raises:
+        ModelError: the config cannot be read.
+    """
+    config = configs.load(name)
+    if not {*(config.architectures or ())} & {*_FUSED_BY_SGLANG}:
+        return 0
+    return getattr(config.get_text_config(), "n_shared_experts", None) or 0
 
 
 def quantization(name: str) -> dict[str, Any]:
