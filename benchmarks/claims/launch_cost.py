@@ -109,7 +109,7 @@ def parts(a: Any, b: Any, out: Any) -> dict[str, Call]:
     launches = recorded_launches(seen, addresses)
     assert launches is not None
     plan = make_plan(seen, launches, index)
-    matches, allocate = guards.likeness((a, b), None), bound.allocator(out)
+    matches, allocate = guards.make_guard((a, b), None), bound.allocator(out)
     model = dispatch.device_of(a.device.index)
     problem = tuner.Problem(*SHAPE, dtype="float16", layout="nt")
     return {

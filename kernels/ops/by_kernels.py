@@ -22,7 +22,7 @@ from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import failures, is_no_fault
 from tuner.launch.launch import Launch
-from tuner.launch.plan import Ahead, AlikeMs, Recording, launches_without_memory, recorded
+from tuner.launch.plan import LaunchRange, PreparedLaunches, Recording, launches_without_memory, recorded
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
 from tuner.lookup.decision import TUNED
@@ -31,7 +31,7 @@ from tuner.problem import Problem
 
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
-_families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
+_families: dict[Hashable, list[tuple[LaunchRange, Sequence[RecordedLaunch]]]] = {}
 """By families that were prepared and the device's index, what their ranges launch, where binaries say so."""
 on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
@@ -71,7 +71,7 @@ def launch(call: CheckedCall) -> Recording:
             _prepare(call, recording)
     recording.count = counter(problem, device)
     if call.match.rule in (*TUNED, "default"):
-        recording.alike = _alike(call)
+        recording.launch_range = _launch_range(call)
     if len(_launched) >= _MOST_LAUNCHED:
         _launched.clear()
     _launched.add(_launch_key(call))
@@ -97,10 +97,10 @@ def _prepare(call: CheckedCall, recording: Recording) -> None:
     if family not in _families:
         _families[family] = [*_ranges_of(call, recording)]
     if is_first and _families[family] and (own := _without_memory(problem, match.config, recording.find)) is not None:
-        recording.ahead = Ahead(own, _families[family])
+        recording.ahead = PreparedLaunches(own, _families[family])
 
 
-def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[LaunchRange, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
     seen: set[Config] = set()
     for _, row in ranges_of_family(call.problem, call.device, call.match):
@@ -109,10 +109,10 @@ def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[AlikeM
                 registry.find(row.problem.op, row.config.kernel)
             continue
         _without_memory(row.problem, row.config, recording.find)
-        for alike in () if row.config in seen else _alike_of(row.problem, call.device, row.config):
-            launches = _without_memory(row.problem.with_m(alike.first_m), row.config, recording.find)
+        for launch_range in () if row.config in seen else _launch_ranges_of(row.problem, call.device, row.config):
+            launches = _without_memory(row.problem.with_m(launch_range.first_m), row.config, recording.find)
             if launches is not None:
-                yield replace(alike, serves=serves(row.problem, call.device, row.config, TUNED)), launches
+                yield replace(launch_range, serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 
@@ -127,13 +127,13 @@ def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[Rec
     return None
 
 
-def _alike_of(problem: Problem, device: Device, config: Config) -> Sequence[AlikeMs]:
+def _launch_ranges_of(problem: Problem, device: Device, config: Config) -> Sequence[LaunchRange]:
     """The Ms of a family that a config's shipped binaries are known to launch alike."""
     shipped = None if problem.is_keyed else binaries.shipped_binaries(problem.op, device.slug)
     return () if shipped is None else shipped.ranges.get(binaries.range_key(problem, config), ())
 
 
-def _alike(call: CheckedCall) -> AlikeMs | None:
+def _launch_range(call: CheckedCall) -> LaunchRange | None:
     """The Ms of a range whose launches are known to be like those of this one.
 
     Of a tuned range the index of its binaries says so; of a family without binaries, what compiled it ahead.
@@ -142,12 +142,12 @@ def _alike(call: CheckedCall) -> AlikeMs | None:
     if problem.is_keyed:
         return None
     shipped = None if match.rule == "default" else binaries.shipped_binaries(problem.op, device.slug)
-    alike = None if shipped is None else shipped.alike(problem, match.config)
-    alike = alike or compile_ahead.alike(problem, device, match.config)
-    if alike is None:
+    launch_range = None if shipped is None else shipped.launch_range(problem, match.config)
+    launch_range = launch_range or compile_ahead.launch_range(problem, device, match.config)
+    if launch_range is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED
-    return replace(alike, serves=serves(problem, device, match.config, rules))
+    return replace(launch_range, serves=serves(problem, device, match.config, rules))
 
 
 def _shipped(op: str, device: Device, index: int | None) -> Callable[[Launch], Any] | None:

@@ -15,13 +15,13 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch import compile_threads
-from tuner.launch.alike import alike_ms
 from tuner.launch.failure import failures
 from tuner.launch.launch import Launch
-from tuner.launch.plan import AlikeMs, Recording, recorded
+from tuner.launch.launch_range import launch_ranges
+from tuner.launch.plan import LaunchRange, Recording, recorded
 from tuner.lookup import strict
 from tuner.lookup.decision import Match
-from tuner.lookup.lookup import foresee, on_change, ranges_of_family
+from tuner.lookup.lookup import defaults_up_to, on_change, ranges_of_family
 from tuner.lookup.match_rules import can_run, default_range
 from tuner.problem import Problem
 from tuner.problem.family import ms_of_each_kind
@@ -31,9 +31,9 @@ MOST_M = 256
 _called: dict[Hashable, tuple[tuple[int, int], Config | None]] = {}
 """By families and devices' indices, the formula's range of the M that was called first, and its config if tuned."""
 _prepared: set[Hashable] = set()
-_alike: dict[Hashable, list[AlikeMs]] = {}
+_launch_range: dict[Hashable, list[LaunchRange]] = {}
 """By families, devices and configs, the Ms that are launched alike."""
-for _kept in (_called, _prepared, _alike):
+for _kept in (_called, _prepared, _launch_range):
     on_change(_kept.clear)
 
 
@@ -67,7 +67,7 @@ def prepare(call: CheckedCall, recording: Recording) -> None:
 
 def _foreseen(problem: Problem, device: Device) -> Iterator[tuple[range, Config]]:
     """The formula's ranges and configs, for which it is asked as they are needed."""
-    return ((ms, match.config) for ms, match in foresee(problem, device, MOST_M))
+    return ((ms, match.config) for ms, match in defaults_up_to(problem, device, MOST_M))
 
 
 def _tuned(problem: Problem, device: Device, match: Match) -> Iterator[tuple[range, Config]]:
@@ -77,9 +77,9 @@ def _tuned(problem: Problem, device: Device, match: Match) -> Iterator[tuple[ran
             yield range(each.first_m, min(each.last_m, MOST_M) + 1), row.config
 
 
-def alike(problem: Problem, device: Device, config: Config) -> AlikeMs | None:
+def launch_range(problem: Problem, device: Device, config: Config) -> LaunchRange | None:
     """The Ms around a problem's for which a config is launched alike, where a family was prepared."""
-    known = _alike.get((problem.family, device.slug, config), ())
+    known = _launch_range.get((problem.family, device.slug, config), ())
     return next((each for each in known if each.first_m <= problem.m <= each.last_m), None)
 
 
@@ -90,8 +90,8 @@ def _missing(
     seen: set[tuple[Any, str]] = set()
     for ms, config in answers:
         with contextlib.suppress(KernelError, NotImplementedError, *failures()):
-            found = alike_ms(problem, config, ms[0], ms[-1])
-            _alike.setdefault((problem.family, device.slug, config), []).extend(found)
+            found = launch_ranges(problem, config, ms[0], ms[-1])
+            _launch_range.setdefault((problem.family, device.slug, config), []).extend(found)
         for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
             if can_run(config, each, device):
                 for launch, shipped in _compiled_for(each, config, find):

@@ -198,7 +198,7 @@ def checked_call(
         if recording is not None and result2.data_ptr() == result.data_ptr():
             float32_setting = kind.precision if a.dtype == torch.float32 and precision is None else None
             remember = remember or functools.partial(CALL_CACHE.remember, _operands(given), options)
-            # Scales have rows too. What lies otherwise for each M, a transposed A for one, is left out by `AnyRows`.
+            # Scales have rows too. `AnyRowsPlan` leaves out what lies otherwise for each M, such as a transposed A.
             serves_rows = any_m if scale_a is None and request is None else None
             remember(recording, result, sources, out=out, precision=float32_setting, serves_rows=serves_rows)
     if out is not None and result2.data_ptr() != out.data_ptr():

@@ -16,7 +16,7 @@ from tuner.kernels.base import sources
 from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch.call_cache import has_launch_hooks
 from tuner.launch.failure import failures, is_no_fault
-from tuner.launch.plan import LAST_M, Ahead, AlikeMs, LaunchPlan, Recording, operands_of
+from tuner.launch.plan import LAST_M, LaunchPlan, LaunchRange, PreparedLaunches, Recording, operands_of
 from tuner.launch.ready import ReadyLaunches, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules
@@ -29,7 +29,7 @@ _UNREADABLE = (OSError, AttributeError, IndexError, TypeError)
 """What files raise beside `failures` that are not what an export wrote."""
 MEASURED = ("exact", "family")
 """The rules by which a call gets what was tuned for its own device."""
-_families: dict[Hashable, list[tuple[AlikeMs, Sequence[RecordedLaunch]]]] = {}
+_families: dict[Hashable, list[tuple[LaunchRange, Sequence[RecordedLaunch]]]] = {}
 """By families and the device's index, what their ranges launch."""
 _lost: set[Hashable] = set()
 """Families, devices and configs that failed to launch, though they ship: then the kernels' host code is asked."""
@@ -59,12 +59,12 @@ def launch(call: CheckedCall) -> Recording | None:
             raise
         _lost.add((problem.family, device.slug, match.config))
         return None
-    recording.alike = replace(found.alike, serves=serves(problem, device, match.config, TUNED))
+    recording.launch_range = replace(found.launch_range, serves=serves(problem, device, match.config, TUNED))
     family = (problem.family, device.slug, index)
     if index is None or not torch.cuda.is_current_stream_capturing():
         if family not in _families:
             _families[family] = [*_ready_ranges(held, call)]
-        recording.ahead = Ahead(recording.ready, _families[family])
+        recording.ahead = PreparedLaunches(recording.ready, _families[family])
     recording.count = counter(problem, device)
     return recording
 
@@ -90,14 +90,14 @@ def _is_whole(held: ReadyLaunches, call: CheckedCall) -> bool:
     return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
 
 
-def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[tuple[AlikeMs, Sequence[RecordedLaunch]]]:
+def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[tuple[LaunchRange, Sequence[RecordedLaunch]]]:
     """What the ranges of a problem's family launch."""
     seen: set[Config] = set()
     for _, row in ranges_of_family(call.problem, call.device, call.match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
             with contextlib.suppress(*failures(*_UNREADABLE)):
-                launches = held.launches(each, each.alike.first_m, call.index)
-                yield replace(each.alike, serves=serves(row.problem, call.device, row.config, TUNED)), launches
+                launches = held.launches(each, each.launch_range.first_m, call.index)
+                yield replace(each.launch_range, serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 
@@ -120,4 +120,4 @@ def serves(problem: Problem, device: Device, config: Config, rules: Container[st
     return serves_m
 
 
-match_rules.vouch_by(_is_ready)
+match_rules.trust_rows_by(_is_ready)

@@ -303,7 +303,7 @@ def test_what_is_foreseen_is_not_asked_for_again_and_logged_when_it_is_called(to
     install(dataclasses.replace(toy, default_config=formula))
     answer(40)
     logged = len(caplog.records)
-    foreseen = {m: match for ms, match in lookups.foresee(at(40), H200, 256) for m in ms}
+    foreseen = {m: match for ms, match in lookups.defaults_up_to(at(40), H200, 256) for m in ms}
     assert sorted(foreseen) == [*range(1, 257)]
     assert len(asked) == 2 * 11 - 1
     assert len(caplog.records) == logged
@@ -317,7 +317,7 @@ def test_what_is_tuned_and_what_no_kernel_serves_is_not_foreseen(toy, install, t
     supports = lambda problem, device: "too tall" if 64 < problem.m <= 96 else None  # noqa: E731
     install(dataclasses.replace(toy, supports=supports))
     tuned(make_row(20, block=32), make_row(48, block=64), families=[ranges(48, first=40)])
-    foreseen = [(ms[0], ms[-1], match.rule) for ms, match in lookups.foresee(at(1), H200, 200)]
+    foreseen = [(ms[0], ms[-1], match.rule) for ms, match in lookups.defaults_up_to(at(1), H200, 200)]
     spans = [(1, 1), (2, 16), (17, 32), (33, 39), (49, 64), (97, 128), (129, 160), (161, 192), (193, 200)]
     assert foreseen == [(first, last, "default") for first, last in spans]
     assert [answer(m) for m in (20, 40, 39)] == [("exact", 32), ("family", 64), ("default", 16)]
@@ -325,7 +325,7 @@ def test_what_is_tuned_and_what_no_kernel_serves_is_not_foreseen(toy, install, t
 
 def test_what_was_foreseen_and_cannot_be_launched_gives_way(toy, install):
     install(toy, dataclasses.replace(toy, name="other", default_config=lambda *_: Config("other", BLOCK_SIZE_M=16)))
-    foreseen = {ms[0]: match for ms, match in lookups.foresee(at(1), H200, 64)}
+    foreseen = {ms[0]: match for ms, match in lookups.defaults_up_to(at(1), H200, 64)}
     lookups.drop(at(50), H200, foreseen[49], "no room")
     assert tuner.lookup(at(50), H200).config != foreseen[49].config
     assert tuner.lookup(at(51), H200) == foreseen[49]

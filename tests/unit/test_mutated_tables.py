@@ -24,7 +24,7 @@ from tuner.errors import TableError
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.ops import ready  # noqa: F401  it vouches for rows, as in a process that launches
+from tuner.kernels.ops import ready  # noqa: F401  it trusts shipped rows, as in a process that launches
 from tuner.lookup import database, match_rules, sources, table
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table

@@ -1,9 +1,10 @@
 """Calls that differ from an earlier one in the rows of their first operand alone: its plan, made for their rows.
 
-A range of Ms has one config. Where the launches of its Ms are alike, alike.py has found out, by looking at every M, at
-which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned was made ready.
-So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves the rows open,
-a lookup, a number exchanged. The first call of a tuned family prepares the launches of its other ranges (`plan.Ahead`).
+A range of Ms has one config. Where the launches of its Ms differ in M alone, launch_range.py has found out, by looking
+at every M, at which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned
+was made ready. So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves
+the rows open, a lookup, and a number that is replaced. The first call of a tuned family prepares the launches of its
+other ranges (`plan.PreparedLaunches`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
 from tuner.launch.failure import failures
-from tuner.launch.guards import likeness
-from tuner.launch.plan import MOST_KEYS, AlikeMs, LaunchPlan, Recording
+from tuner.launch.guards import make_guard
+from tuner.launch.plan import MOST_KEYS, LaunchPlan, LaunchRange, Recording
 from tuner.launch.step import RecordedLaunch, Step
 from tuner.lookup import lookup
 
@@ -26,12 +27,12 @@ MOST_OF_A_KIND = 64
 
 
 @dataclass(slots=True)
-class AnyRows:
+class AnyRowsPlan:
     """A call that ran, for calls with other numbers of rows.
 
     Attributes:
         alike: The Ms that it holds for.
-        serves: Whether the op would do the same for one of them.
+        serves: Whether the op may use these launches for one of them.
         steps: Of each of its launches, what makes the step for another M.
         like: An empty tensor like the result.
         columns: The result's last size.
@@ -40,7 +41,7 @@ class AnyRows:
         is_bad: Whether they failed when they were tried.
     """
 
-    alike: AlikeMs
+    launch_range: LaunchRange
     serves: Callable[[int], bool]
     steps: Sequence[Callable[[int], Step]]
     like: Tensor
@@ -56,7 +57,7 @@ class AnyRows:
         seen: Recording,
         launches: Sequence[RecordedLaunch],
         serves: Callable[[int], bool],
-    ) -> list[AnyRows]:
+    ) -> list[AnyRowsPlan]:
         """Make it of a call that ran, and of what was prepared for other Ms of its family.
 
         There is none where other rows are launched otherwise.
@@ -66,32 +67,36 @@ class AnyRows:
             result: What it wrote, with the first one's leading sizes.
             seen: What it launched.
             launches: The same, as `recorded_launches` gives it.
-            serves: See `AnyRows`.
+            serves: See `AnyRowsPlan`.
         """
         rows = _as_matrix(given[0])
         if rows is None or seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
             return []  # memory for another M, another M's count, and a guard refuses the same tensor twice
-        known = [] if seen.alike is None else [(seen.alike, launches, rows.shape[0])]
+        known = [] if seen.launch_range is None else [(seen.launch_range, launches, rows.shape[0])]
         if seen.ahead is not None and seen.ahead.own == launches:  # the operands lie as those without memory do
-            others = (each for each in seen.ahead.ranges if seen.alike is None or each[0].first_m != seen.alike.first_m)
-            known += [(alike, prepared, alike.first_m) for alike, prepared in others]
+            others = (
+                each
+                for each in seen.ahead.ranges
+                if seen.launch_range is None or each[0].first_m != seen.launch_range.first_m
+            )
+            known += [(launch_range, prepared, launch_range.first_m) for launch_range, prepared in others]
         if not known:
             return []
         like, columns = result.new_empty(0), result.shape[-1]
-        guards = {rows.shape[1:]: likeness((rows, *given[1:]), None, any_rows=True)}
+        guards = {rows.shape[1:]: make_guard((rows, *given[1:]), None, any_rows=True)}
         return [
-            AnyRows(alike, serves, steps, like, columns, guards, is_tried=each is launches)
-            for alike, each, m in known
-            if (steps := _steps(each, alike, m)) is not None
+            AnyRowsPlan(launch_range, serves, steps, like, columns, guards, is_tried=each is launches)
+            for launch_range, each, m in known
+            if (steps := _steps(each, launch_range, m)) is not None
         ]
 
     def plan(self, given: Sequence[Tensor], m: int) -> BoundPlan | None:
         """The plan of a call with another number of rows, M; None where this does not serve it."""
-        if self.is_bad or not self.alike.first_m <= m <= self.alike.last_m:
+        if self.is_bad or not self.launch_range.first_m <= m <= self.launch_range.last_m:
             return None
         a = given[0]
         guard = self._guard(given)
-        if guard is None or not (guard(*given) and self.alike.serves(m) and self.serves(m)):
+        if guard is None or not (guard(*given) and self.launch_range.serves(m) and self.serves(m)):
             return None
         plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self.steps], ())
         allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
@@ -115,9 +120,12 @@ class AnyRows:
 
         return tried
 
-    def serves_like(self, other: AnyRows, given: Sequence[Tensor]) -> bool:
+    def serves_like(self, other: AnyRowsPlan, given: Sequence[Tensor]) -> bool:
         """Whether it serves the same Ms of such calls as another."""
-        if self.is_bad or (self.alike.first_m, self.alike.last_m) != (other.alike.first_m, other.alike.last_m):
+        if self.is_bad or (self.launch_range.first_m, self.launch_range.last_m) != (
+            other.launch_range.first_m,
+            other.launch_range.last_m,
+        ):
             return False
         guard = self._guard(given)
         return guard is not None and guard(*given)
@@ -132,17 +140,17 @@ class AnyRows:
         if rows is None or not self.guards[a.shape[-1:]](rows, *rest):
             return None
         if len(self.guards) >= MOST_OF_A_KIND:
-            return likeness(given, None, any_rows=True)
-        return self.guards.setdefault(a.shape[1:], likeness(given, None, any_rows=True))
+            return make_guard(given, None, any_rows=True)
+        return self.guards.setdefault(a.shape[1:], make_guard(given, None, any_rows=True))
 
 
-def _steps(launches: Sequence[RecordedLaunch], alike: AlikeMs, m: int) -> list[Callable[[int], Step]] | None:
+def _steps(launches: Sequence[RecordedLaunch], launch_range: LaunchRange, m: int) -> list[Callable[[int], Step]] | None:
     """Of the launches of an M what makes the step for another; None where M does not stand at the places said."""
-    if len(launches) != len(alike.places):
+    if len(launches) != len(launch_range.places):
         return None
-    by_launch = [*zip(launches, alike.places, strict=True)]
+    by_launch = [*zip(launches, launch_range.places, strict=True)]
     numbers = {launch.number(place) for launch, places in by_launch for place in places}
-    if numbers != ({m} if alike.first_m < alike.last_m else set()):
+    if numbers != ({m} if launch_range.first_m < launch_range.last_m else set()):
         return None
     made = [launch.steps(places) for launch, places in by_launch]
     steps = [each for each in made if each is not None]
@@ -153,7 +161,7 @@ class AnyRowsCache:
     """What calls of one op left for calls with other rows."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[Hashable, tuple[AnyRows, ...]] = {}
+        self._by_kind: dict[Hashable, tuple[AnyRowsPlan, ...]] = {}
         lookup.on_change(self._by_kind.clear)
 
     def plan(self, given: Sequence[Tensor], addresses: Addresses, options: tuple[Hashable, ...]) -> BoundPlan | None:
@@ -169,7 +177,7 @@ class AnyRowsCache:
 
     def add(
         self,
-        made: AnyRows,
+        made: AnyRowsPlan,
         given: Sequence[Tensor],
         addresses: Addresses,
         options: tuple[Hashable, ...],

@@ -18,7 +18,7 @@ from typing import Any
 from tuner.errors import KernelError, TableError
 from tuner.kernel.config import Config
 from tuner.launch import active_driver, compat, nearest
-from tuner.launch.plan import AlikeMs
+from tuner.launch.plan import LaunchRange
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
@@ -76,7 +76,7 @@ class ShippedBinaries:
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[Path, Entry]] = {}
-        self.ranges: dict[str, tuple[AlikeMs, ...]] = {}
+        self.ranges: dict[str, tuple[LaunchRange, ...]] = {}
         self._made: dict[tuple[str, int | None], Any] = {}
         self._bad: set[str] = set()
 
@@ -101,7 +101,7 @@ class ShippedBinaries:
             _log.warning("%s: a kernel is not used: %s", folder, e)
             return None
 
-    def alike(self, problem: Problem, config: Config) -> AlikeMs | None:
+    def launch_range(self, problem: Problem, config: Config) -> LaunchRange | None:
         """The Ms around a problem's for which this config is launched alike; None where the folder says none."""
         for each in self.ranges.get(range_key(problem, config), ()):
             if each.first_m <= problem.m <= each.last_m:
@@ -124,10 +124,10 @@ class ShippedBinaries:
             NotShippedError: none can be loaded; the message names the arguments that the one nearest to it refuses.
         """
         call, source = nearest.arguments_of(src) or {}, src.fn.cache_key
-        alike = [entry for _, entry in self.entries.values() if (entry.context, entry.source) == (context, source)]
-        refused = {entry.key: nearest.misfits(entry.arguments, call) for entry in alike}
-        alike.sort(key=lambda entry: (len(refused[entry.key]), -nearest.facts(entry.arguments)))
-        for entry in alike if call else ():
+        of_source = [entry for _, entry in self.entries.values() if (entry.context, entry.source) == (context, source)]
+        refused = {entry.key: nearest.misfits(entry.arguments, call) for entry in of_source}
+        of_source.sort(key=lambda entry: (len(refused[entry.key]), -nearest.facts(entry.arguments)))
+        for entry in of_source if call else ():
             if refused[entry.key]:
                 names = ", ".join(refused[entry.key])
                 raise NotShippedError(f"the nearest binary of {src.fn.__name__} that ships is for another {names}")
@@ -195,7 +195,7 @@ def folders(resolver: Resolver, name: str) -> list[Path]:
     return found
 
 
-def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[AlikeMs, ...]]]:
+def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[LaunchRange, ...]]]:
     """A folder's entries and ranges. There are none, and one warning, where they cannot be used on this machine."""
     document = index_of(folder)
     if document is None:
@@ -261,14 +261,14 @@ def entry_of(fields: Mapping[str, Any]) -> Entry:
     return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known, kernel)
 
 
-def alike_of(fields: Sequence[Any]) -> AlikeMs:
+def alike_of(fields: Sequence[Any]) -> LaunchRange:
     """Return Ms whose launches are alike as a folder's index holds them: the first, the last, and the places of each.
 
     Raises:
         TypeError, ValueError: it is none.
     """
     first_m, last_m, places, *_launches = fields
-    return AlikeMs(int(first_m), int(last_m), [[tuple(map(int, place)) for place in each] for each in places])
+    return LaunchRange(int(first_m), int(last_m), [[tuple(map(int, place)) for place in each] for each in places])
 
 
 def triton_and_target() -> tuple[str, list[Any]]:

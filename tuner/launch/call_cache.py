@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tuner.hardware import triton_settings
 from tuner.launch import compat
-from tuner.launch.any_rows import AnyRows, AnyRowsCache
+from tuner.launch.any_rows import AnyRowsCache, AnyRowsPlan
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind, overlap_check
-from tuner.launch.guards import guards_hold, likeness
+from tuner.launch.guards import guards_hold, make_guard
 from tuner.launch.plan import PlanCache, Recording, make_plan, recorded_launches
 from tuner.lookup import lookup
 
@@ -231,10 +231,10 @@ class CallCache:
         if launches is None:
             return
         plan = make_plan(seen, launches, result.device.index or 0)
-        matches = likeness(given, precision)
+        matches = make_guard(given, precision)
         self.plans.add(key, bind(plan, allocator(result), matches, overlap_check(read, out)), sources)
         if serves_rows is not None and out is None and precision is None:
-            for made in AnyRows.of(given, result, seen, launches, serves_rows):
+            for made in AnyRowsPlan.of(given, result, seen, launches, serves_rows):
                 self._any_rows.add(made, given, starts, options, sources)
 
 

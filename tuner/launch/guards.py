@@ -17,7 +17,7 @@ from tuner.launch import compat
 from tuner.launch.torch_precision import torch_precision
 
 
-def likeness(tensors: Sequence[Tensor], precision: str | None, *, any_rows: bool = False) -> Callable[..., bool]:
+def make_guard(tensors: Sequence[Tensor], precision: str | None, *, any_rows: bool = False) -> Callable[..., bool]:
     """Return the test that other tensors are like these: a guard, and what a guard leaves out where it matters.
 
     Args:

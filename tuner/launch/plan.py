@@ -27,7 +27,7 @@ MOST_KEYS = 4096
 MOST_ADDRESSES = 8192
 """Combinations of addresses with a plan, about 400 B each: a model's weights times the outputs that torch reuses."""
 MOST_OF_A_KEY = 16
-"""PlanCache of one key: they are asked one after the other."""
+"""Plans of one key at most: they are tried one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Temporary:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeMs:
+class LaunchRange:
     """Ms that one config serves by the same launches, in which M alone differs.
 
     Attributes:
@@ -60,7 +60,7 @@ class AlikeMs:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class PreparedLaunches:
     """What operands without memory would launch, by kernels that are loaded.
 
     Attributes:
@@ -69,7 +69,7 @@ class Ahead:
     """
 
     own: Sequence[RecordedLaunch]
-    ranges: Sequence[tuple[AlikeMs, Sequence[RecordedLaunch]]]
+    ranges: Sequence[tuple[LaunchRange, Sequence[RecordedLaunch]]]
 
 
 @dataclass(slots=True)
@@ -91,8 +91,8 @@ class Recording:
     launches: list[tuple[Any, Any]] = field(default_factory=list)
     temporaries: list[Temporary] = field(default_factory=list)
     count: Callable[[], Any] | None = None
-    alike: AlikeMs | None = None
-    ahead: Ahead | None = None
+    launch_range: LaunchRange | None = None
+    ahead: PreparedLaunches | None = None
     operands: Any = None
     ready: Sequence[RecordedLaunch] | None = None
 

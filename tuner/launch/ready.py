@@ -24,7 +24,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch import arguments, binaries, cuda
 from tuner.launch.binaries import Entry
-from tuner.launch.plan import AlikeMs, arguments_without_memory, operands_of, recorded
+from tuner.launch.plan import LaunchRange, arguments_without_memory, operands_of, recorded
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import lookup
 from tuner.lookup.row import BAD_VALUE
@@ -57,7 +57,7 @@ class ReadyRange:
         kernel_version: The version of the kernel that was asked.
     """
 
-    alike: AlikeMs
+    launch_range: LaunchRange
     launches: Sequence[_Described]
     operands: Sequence[tuple[tuple[int, ...], torch.dtype]]
     kernel_version: int
@@ -119,7 +119,11 @@ class ReadyLaunches:
 
     def range_of(self, problem: Problem, config: Config) -> ReadyRange | None:
         """The range that holds a problem's M; None where there is none."""
-        held = (each for each in self.ranges(problem, config) if each.alike.first_m <= problem.m <= each.alike.last_m)
+        held = (
+            each
+            for each in self.ranges(problem, config)
+            if each.launch_range.first_m <= problem.m <= each.launch_range.last_m
+        )
         return next(held, None)
 
     def launches(self, found: ReadyRange, m: int, index: int | None) -> list[RecordedLaunch]:
@@ -130,7 +134,7 @@ class ReadyLaunches:
             OSError, AttributeError, KeyError, TypeError, ValueError, RuntimeError: see `ReadyKernel`.
         """
         made = []
-        for each, places in zip(found.launches, found.alike.places, strict=True):
+        for each, places in zip(found.launches, found.launch_range.places, strict=True):
             launch = RecordedLaunch(self._kernel(each.key, index), each.grid, each.given)
             made.append(launch.with_number(places, m))
             if each.concurrent:
@@ -215,7 +219,7 @@ def described(problem: Problem, config: Config, entries: Mapping[str, Mapping[st
 
 
 def _range_of(fields: Sequence[Any]) -> ReadyRange:
-    alike = binaries.alike_of(fields)
+    launch_range = binaries.alike_of(fields)
     launches = [
         _Described(
             str(each["kernel"]),
@@ -225,10 +229,10 @@ def _range_of(fields: Sequence[Any]) -> ReadyRange:
         )
         for each in fields[3]["launches"]
     ]
-    if len(launches) != len(alike.places):
+    if len(launches) != len(launch_range.places):
         raise ValueError("it does not say where each launch has M")
     operands = [(tuple(map(int, strides)), dtype.to_torch(name)) for strides, name in fields[3]["operands"]]
-    return ReadyRange(alike, launches, operands, int(fields[3]["kernel_version"]))
+    return ReadyRange(launch_range, launches, operands, int(fields[3]["kernel_version"]))
 
 
 _known: dict[tuple[str, str], ReadyLaunches | None] = {}

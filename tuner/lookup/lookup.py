@@ -52,12 +52,12 @@ def ranges_of_family(problem: Problem, device: Device, match: Match) -> Iterator
     return _resolver.ranges_of_family(problem, device, match)
 
 
-def foresee(problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
+def defaults_up_to(problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
     """The Ms of a problem's family up to one for which the formula answers, range by range, and its answers.
 
     What was not asked before is decided here. A call that gets it is logged and counted when it is made.
     """
-    return _resolver.foresee(problem, device, most_m)
+    return _resolver.defaults_up_to(problem, device, most_m)
 
 
 def use(where: str | Path | None) -> None:

@@ -32,12 +32,15 @@ failed: dict[tuple[str, Problem, Config], str] = {}
 """What could not be launched in this process (the device's slug, the problem and the config), and why."""
 
 
-_vouchers: list[Callable[[Row, Problem, Device], bool]] = []
+_knowing: list[Callable[[Row, Problem, Device], bool]] = []
 
 
-def vouch_by(knows: Callable[[Row, Problem, Device], bool]) -> None:
-    """Have a function asked first whether a row's config can be used for a problem: then no kernel is imported."""
-    _vouchers.append(knows)
+def trust_rows_by(knows: Callable[[Row, Problem, Device], bool]) -> None:
+    """Have a function asked first whether a row's config can be used for a problem: then no kernel is imported.
+
+    `kernels/ops/ready.py` has, for configs whose launches ship complete.
+    """
+    _knowing.append(knows)
 
 
 def decide(
@@ -46,7 +49,7 @@ def decide(
     by_source: Iterable[DeviceWinners],
     relatives: Iterable[DeviceWinners] = (),
 ) -> Decision:
-    """Apply the match rules in their order, each to what every source holds; to what comes with triton-tuner after all.
+    """Apply the match rules in order, first to all sources that the user named, then to the tables of triton-tuner.
 
     Args:
         problem, device: what is looked up, and where.
@@ -108,7 +111,7 @@ def default_config(
 def _for_range(problem: Problem, device: Device, first: int, last: int) -> tuple[Config, int]:
     """The formula's config for the last M of a range or for its middle, and that M: which is estimated to lose less.
 
-    The last M is nobody's but its own where a new tile or a new wave begins just before it.
+    Where a new tile or a new wave begins just before the last M, its config suits no other M of the range.
     """
     ms = [last - (last - first) * step // 4 for step in range(5)]
     asked = {registry.default_config(problem.with_m(m), device): m for m in dict.fromkeys((ms[2], last))}
@@ -269,9 +272,9 @@ class _Search:
         return None
 
     def _refusal(self, row: Row, problem: Problem, *, borrowed: bool) -> str | None:
-        """As `refusal`, but the kernel is not asked where somebody vouches for the row."""
+        """As `refusal`, but the kernel is not asked where a function knows that the row serves."""
         may_be_known = not borrowed and (self._device.slug, problem, row.config) not in failed
-        if may_be_known and any(knows(row, problem, self._device) for knows in _vouchers):
+        if may_be_known and any(knows(row, problem, self._device) for knows in _knowing):
             return None
         return refusal(row, problem, self._device, borrowed=borrowed)
 

@@ -146,7 +146,7 @@ class Resolver:
             return True
         return match_rules.can_run(match.config, problem, device)
 
-    def foresee(self, problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
+    def defaults_up_to(self, problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
         """See `lookup.foresee`. A range whose answer does not suit its first M is left to its own calls.
 
         At which Ms an answer can run is found out here too: no later call asks the kernel's rules.

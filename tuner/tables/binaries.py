@@ -19,10 +19,10 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
 from tuner.launch import compile_cache, nearest
-from tuner.launch.alike import alike_ms
 from tuner.launch.binaries import FORMAT, INDEX, VERSIONS, folder_name, range_key, triton_and_target
 from tuner.launch.compile_cache import Compiled
-from tuner.launch.plan import AlikeMs, recorded
+from tuner.launch.launch_range import launch_ranges
+from tuner.launch.plan import LaunchRange, recorded
 from tuner.launch.ready import described
 from tuner.lookup import match_rules
 from tuner.lookup.row import Row
@@ -113,14 +113,16 @@ def _ranges_alike(
         with contextlib.suppress(Exception):  # a kernel without launches, of which the compiles told already
             known += [
                 _listed(problem, configs[problem], one, entries)
-                for one in alike_ms(problem, configs[problem], first_m, last_m)
+                for one in launch_ranges(problem, configs[problem], first_m, last_m)
             ]
     return {key: known for key, known in found.items() if known}
 
 
-def _listed(problem: Problem, config: Config, alike: AlikeMs, entries: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    launches = described(problem.with_m(alike.first_m), config, entries)
-    return [alike.first_m, alike.last_m, alike.places, launches]
+def _listed(
+    problem: Problem, config: Config, launch_range: LaunchRange, entries: Mapping[str, Mapping[str, Any]]
+) -> list[Any]:
+    launches = described(problem.with_m(launch_range.first_m), config, entries)
+    return [launch_range.first_m, launch_range.last_m, launch_range.places, launches]
 
 
 def served(

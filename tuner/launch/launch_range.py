@@ -13,7 +13,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.launch.arguments import GRID, Place
 from tuner.launch.launch import Launch
-from tuner.launch.plan import LAST_M, AlikeMs, recorded
+from tuner.launch.plan import LAST_M, LaunchRange, recorded
 from tuner.problem import Problem
 
 MOST_OF_A_RANGE = 64
@@ -32,7 +32,7 @@ class _Facts(NamedTuple):
     numbers: dict[tuple[int, Place], int]
 
 
-def alike_ms(problem: Problem, config: Config, first_m: int, last_m: int) -> list[AlikeMs]:
+def launch_ranges(problem: Problem, config: Config, first_m: int, last_m: int) -> list[LaunchRange]:
     """Split a range into what is launched alike; what is launched in ways that nobody knows is left out.
 
     Args:
@@ -50,8 +50,8 @@ def alike_ms(problem: Problem, config: Config, first_m: int, last_m: int) -> lis
     return [each for each in found if each.first_m < each.last_m][:MOST_OF_A_RANGE]
 
 
-def _split(facts_of: Callable[[int], _Facts | None], first_m: int, last_m: int) -> list[AlikeMs]:
-    found: list[AlikeMs] = []
+def _split(facts_of: Callable[[int], _Facts | None], first_m: int, last_m: int) -> list[LaunchRange]:
+    found: list[LaunchRange] = []
     begin, begun, places = first_m, None, None
     for m in range(first_m, last_m + 2):
         facts = facts_of(m) if m <= last_m else None
@@ -60,7 +60,7 @@ def _split(facts_of: Callable[[int], _Facts | None], first_m: int, last_m: int) 
             places = changed
             continue
         if begun is not None:
-            found.append(AlikeMs(begin, m - 1, _by_launch(places or set(), len(begun.fixed))))
+            found.append(LaunchRange(begin, m - 1, _by_launch(places or set(), len(begun.fixed))))
         begin, begun, places = m, facts, None
     return found
 
