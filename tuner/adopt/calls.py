@@ -16,6 +16,8 @@ from typing import Any
 
 from tuner import files
 from tuner.errors import ConfigError, KernelError, SuiteError, in_short
+from tuner.tuned.arguments import Arguments
+from tuner.tuned.signature import Signature
 from tuner.tuned.triton_configs import COMPILERS, ConfigList
 
 FORMAT, VERSION = "triton-tuner captured call", 1
@@ -79,9 +81,10 @@ def about(autotuner: Any) -> dict[str, Any]:
     }
 
 
-def grids(autotuner: Any, named: Mapping[str, Any], grid: Any) -> list[tuple[dict[str, Any], list[int]]]:
+def grids(autotuner: Any, signature: Signature, call: Arguments) -> list[tuple[dict[str, Any], list[int]]]:
     """Return the grid of a call for every config of the list, as the launch would have it."""
     found: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    named = signature.named(call.args, call.kwargs)
     known = ConfigList(autotuner.base_fn.__name__, None)
     for config in autotuner.configs:
         with contextlib.suppress(ConfigError):  # no table can hold it, so nothing is tuned by it
@@ -89,7 +92,7 @@ def grids(autotuner: Any, named: Mapping[str, Any], grid: Any) -> list[tuple[dic
             if str(pairs) in found:  # a grid knows nothing of warps and stages
                 continue
             try:
-                programs = _programs(grid, _meta(autotuner, named, config))
+                programs = _programs(call.grid, {**signature.defaults, **_meta(autotuner, named, config)})
             except Exception:  # noqa: BLE001  a user's function may raise anything; that config has no grid
                 programs = []
             found[str(pairs)] = pairs, programs

@@ -21,7 +21,7 @@ from tuner.adopt.kernel import is_of, problem_of
 from tuner.adopt.recorder import Recorder, say
 from tuner.errors import KernelError, TunerError, UsageError
 from tuner.launch import active_driver, compat, compile_cache
-from tuner.tuned.arguments import Arguments
+from tuner.tuned.arguments import Arguments, of_the_kernel
 from tuner.tuned.first_launch import launch_first_that_runs
 from tuner.tuned.signature import base_of
 from tuner.tuned.tuned_kernel import TunedKernel
@@ -89,7 +89,7 @@ class Capture:
         if own is None or issubclass(cls, TunedKernel) or not self._libraries:
             return
 
-        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(autotuner: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not is_of(autotuner, self._libraries) or isinstance(autotuner, TunedKernel):
                 return own(autotuner, *args, **kwargs)
             return self._run(own, autotuner, args, kwargs)
@@ -98,7 +98,7 @@ class Capture:
         self._taken.append((cls, own, run))
 
     def _run(self, own: Any, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        named = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        named = of_the_kernel(kwargs)
         warmup = bool(kwargs.get("warmup", False))
         call = Arguments(kwargs.get("grid", (1,)), args, named)
         try:
@@ -111,8 +111,8 @@ class Capture:
         if not warmup:
             self._recorder.note(autotuner, where, problem, call)
         config = self._chosen.get((where, problem))
-        order = [config] if config is not None else self._order(autotuner, call)
-        given = dict(zip(autotuner.arg_names, args, strict=False)) | named
+        order = [config] if config is not None else self._order(autotuner, args, kwargs)
+        given = dict(zip(autotuner.arg_names, args, strict=False)) | kwargs
         if config is None and not warmup and len(autotuner.configs) > 1:
             autotuner.pre_hook({**given, **order[0].all_kwargs()}, reset_only=True)  # as Triton leaves what it measured
 
@@ -140,12 +140,12 @@ class Capture:
             self._recorder.note_compiled(function, each)
         return made
 
-    def _order(self, autotuner: Any, call: Arguments) -> list[Any]:
+    def _order(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if len(autotuner.configs) == 1:  # Triton prunes no single one
             return list(autotuner.configs)
-        autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))  # as its own run leaves it to pruning
+        autotuner.nargs = dict(zip(autotuner.arg_names, args, strict=False))  # as its own run leaves it to pruning
         try:
-            return list(autotuner.prune_configs(dict(call.kwargs)))
+            return list(autotuner.prune_configs(dict(kwargs)))
         finally:
             autotuner.nargs = None
 

@@ -97,7 +97,7 @@ def described(autotuner: Any, where: str, problem: Problem, call: Arguments) -> 
         KernelError: an argument is of no kind that can be made again.
     """
     encoder = Encoder()
-    programs = calls.grids(autotuner, kernel_of(autotuner).signature.named(call.args, call.kwargs), call.grid)
+    programs = calls.grids(autotuner, kernel_of(autotuner).signature, call)
     args = [encoder.value(each) for each in call.args]
     kwargs = {name: encoder.value(each) for name, each in call.kwargs.items()}
     return Call(where, str(problem), calls.about(autotuner), encoder.storages, args, kwargs, programs)

@@ -23,12 +23,11 @@ from tuner.lookup import strict
 from tuner.lookup.decision import Decision, Match
 from tuner.problem import Problem
 from tuner.tuned import traced
-from tuner.tuned.arguments import Arguments
+from tuner.tuned.arguments import Arguments, of_the_kernel
 from tuner.tuned.first_launch import failures_of_a_config, launch_first_that_runs
 from tuner.tuned.tuned_kernel import TunedKernel
 
 ON_MISS = ("autotune", "nearest", "first")
-_NO_ARGUMENTS = ("grid", "warmup")
 _log = logging.getLogger(__name__)
 
 
@@ -130,7 +129,7 @@ class Server:
         self._kernels.add(kernel)
 
         def load(**meta: Any) -> Any:
-            given = {name: value for name, value in kwargs.items() if name not in _NO_ARGUMENTS}
+            given = of_the_kernel(kwargs)
             made = kernel.fn.run(*args, grid=kwargs.get("grid", (1,)), warmup=True, **given, **meta)
             if kwargs.get("warmup") is False:
                 getattr(made, "run", None)  # loads it, and finds that it needs more than the device has

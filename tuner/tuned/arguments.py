@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+NO_ARGUMENTS = ("grid", "warmup")
+"""Keyword arguments of a launch that are none of the kernel's. Triton gives them to pruning and to hooks as well."""
 Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
 
 
@@ -33,6 +35,15 @@ class Arguments:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     outputs: Sequence[str | torch.Tensor] = ()
     held: Mapping[str, Any] = field(default_factory=dict)
+
+    def launch_kwargs(self, *, warmup: bool = False) -> dict[str, Any]:
+        """Return the keyword arguments as Triton's `run`, pruning and hooks get them."""
+        return {"grid": self.grid, "warmup": warmup, **self.kwargs}
+
+
+def of_the_kernel(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those keyword arguments of a launch that are the kernel's."""
+    return {name: value for name, value in kwargs.items() if name not in NO_ARGUMENTS}
 
 
 def memory_of(argument: Any) -> Any:

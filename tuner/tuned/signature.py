@@ -31,6 +31,7 @@ class Signature:
         names: all parameters, in order.
         key: the parameters whose values distinguish problems.
         constexprs: the parameters that are compiled in.
+        defaults: the values of parameters that a call may leave out.
     """
 
     def __init__(self, op: str, fn: Any, key: Sequence[str], source: Callable[[], str]) -> None:
@@ -48,7 +49,7 @@ class Signature:
         parameters = inspect.signature(base_of(fn)).parameters
         self.names = tuple(parameters)
         self.constexprs = frozenset(name for name, parameter in parameters.items() if _is_constexpr(parameter))
-        self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
+        self.defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
         self._plain = frozenset(_not_specialized(fn, self.names))
         self.key = tuple(name for name in key if name in self.names)
         if unknown := [name for name in key if name not in self.names]:
@@ -80,14 +81,14 @@ class Signature:
         extras: dict[str, Extra] = {}
         found: dict[str, str] = {}
         for name in self.names:
-            value = named.get(name, self._defaults.get(name))
+            value = named.get(name, self.defaults.get(name))
             tensor = memory_of(value)
             if tensor is not None:
                 found[name] = dtypes.name_of(tensor.dtype)
                 if value is tensor and tensor.data_ptr() % ALIGNMENT:
                     extras[f"{name}.aligned"] = False
             elif name in self.key:
-                if name in named or name in self._defaults:
+                if name in named or name in self.defaults:
                     extras[name] = self._plain_value(name, value)
             elif type(value) is int and self.is_stride(name):
                 if value == 1:

@@ -81,14 +81,14 @@ def launch(kernel: TunedKernel, inputs: CallInputs, config: Config) -> None:
     """Launch once by a config, with the preparation and hooks of `triton.autotune`'s measurements."""
     chosen, arguments = kernel.config_list.find(config), inputs.arguments
     meta = chosen.all_kwargs()
-    full = {**inputs.named, **meta}
+    full = {**inputs.named, **arguments.launch_kwargs(), **meta}
     inputs.prepare()
     if chosen.pre_hook is not None:
         chosen.pre_hook(full)
     if kernel.options.pre_hook is not None:
         kernel.options.pre_hook(full)
     try:
-        kernel.fn.run(*arguments.args, grid=arguments.grid, warmup=False, **arguments.kwargs, **meta)
+        kernel.fn.run(*arguments.args, **arguments.launch_kwargs(), **meta)
     except Exception as e:
         if kernel.options.post_hook is not None:
             kernel.options.post_hook(full, exception=e)
@@ -148,7 +148,8 @@ def _compile(kernel: TunedKernel, problem: Problem, config: Config) -> Any:
     arguments, chosen = kernel.arguments_factory.shaped(problem), kernel.config_list.find(config)
     meta = chosen.all_kwargs()
     if chosen.pre_hook is not None:
-        chosen.pre_hook({**kernel.signature.named(arguments.args, arguments.kwargs), **meta})
+        named = kernel.signature.named(arguments.args, arguments.kwargs)
+        chosen.pre_hook({**named, **arguments.launch_kwargs(warmup=True), **meta})
     compile_cache.install(kernel.fn)
     return kernel.fn.warmup(*arguments.args, grid=arguments.grid, **arguments.kwargs, **meta)
 

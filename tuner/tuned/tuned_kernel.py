@@ -153,7 +153,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             else:
                 self.best_config = config
                 if config.pre_hook is not None:
-                    config.pre_hook({**self.signature.named(args, kwargs), **meta})
+                    config.pre_hook({**self.signature.named(args, kwargs), "grid": grid, "warmup": warmup, **meta})
                 try:
                     result = run(*args, grid=grid, warmup=warmup, **kwargs, **meta)
                 except NotShippedError:
@@ -209,7 +209,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             return self.configs
         call = self.current_call(problem) or self.arguments_factory.shaped(problem)
         named = dict(zip(self.arg_names, call.args, strict=False))
-        return pruned(self.options.name, self.options.prune, self.configs, named, call.kwargs)
+        return pruned(self.options.name, self.options.prune, self.configs, named, call.launch_kwargs())
 
     def current_call(self, problem: Problem) -> Arguments | None:
         """Return the call under way in this thread if it has this problem, else None."""
@@ -251,8 +251,9 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             self._zeroing.zero(problem, named)
         compile_cache.install(self.fn, self.shipped)
         try:
-            launch = functools.partial(self.fn.run, *call.args, grid=call.grid, warmup=warmup, **call.kwargs)
-            config, result, missing = launch_first_that_runs(launch, self.options.name, named, order)
+            kwargs = call.launch_kwargs(warmup=warmup)
+            launch = functools.partial(self.fn.run, *call.args, **kwargs)
+            config, result, missing = launch_first_that_runs(launch, self.options.name, {**named, **kwargs}, order)
         except NotShippedError as e:
             raise NotShippedError(strict.refusal(problem, device, match, e)) from None
         count = lookups.counter(problem, device)

@@ -1,0 +1,120 @@
+"""What capture hands to a library's functions is what Triton does, and a captured call is checked as it was made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import tuner
+from tuner.adopt import calls, replay
+from tuner.adopt.inputs import ReplayedInputs
+from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+
+CONFIGS = [triton.Config({"BLOCK": block}) for block in (16, 32)]
+DO_BENCH = {"do_bench": lambda launch, quantiles: launch() or [1.0, 1.0, 1.0]}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, no_tables):
+    """No kernel of another test's, and none of this one's for the next."""
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    replay._opened.cache_clear()
+    yield
+    registry.forget()
+
+
+def early(configs, named, *, grid, warmup, **rest):
+    assert callable(grid)
+    assert warmup is False
+    assert set(named) | set(rest) == {"x", "y", "N", "autotuner"}
+    return configs
+
+
+def model(x, y, N, autotuner, grid, warmup, BLOCK, num_warps, num_ctas, num_stages):
+    return -BLOCK
+
+
+def sees_grid(args):
+    assert callable(args["grid"])
+    assert args["warmup"] is False
+
+
+def all_of_tritons(decorate, **options):
+    configs = [triton.Config(each.kwargs, pre_hook=sees_grid) for each in CONFIGS]
+    prune = {"early_config_prune": early, "perf_model": model, "top_k": 1}
+    return decorate(configs, key=["N"], prune_configs_by=prune, **options)
+
+
+@all_of_tritons(triton.autotune, **DO_BENCH)
+@triton.jit
+def asking(x, y, N, autotuner, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N) * autotuner, mask=at < N)
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def split(x, y, N, SPLIT: tl.constexpr = 2, BLOCK: tl.constexpr = 16):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N) * SPLIT, mask=at < N)
+
+
+def grid(meta):
+    return (triton.cdiv(64, meta["BLOCK"]),)
+
+
+def captured(folder, call):
+    """The documents of a call that is captured."""
+    with tuner.capture(folder, __name__):
+        call()
+    return [json.loads(path.read_text()) for path in calls.paths(folder)]
+
+
+def replayed(folder):
+    """The one kernel of a folder with the inputs of its one call, and what its outputs should be."""
+    found = replay.open_folders([folder])
+    assert not found.faults
+    ((kernel,), (problem,)) = found.kernels.values(), found.problems
+    inputs = kernel.spec.make_inputs(problem, "cpu", 0)
+    assert isinstance(inputs, ReplayedInputs)
+    return kernel, inputs, kernel.spec.reference(inputs)
+
+
+def test_pruning_models_and_hooks_get_under_capture_what_triton_gives_them(tmp_path):
+    x, y = torch.randn(64), torch.empty(64)
+    asking[grid](x, y, 64, autotuner=3)
+    assert torch.equal(y, 3 * x)
+    assert asking.best_config is asking.configs[1]
+    y.zero_()
+    (call,) = captured(tmp_path, lambda: asking[grid](x, y, 64, autotuner=3))
+    assert torch.equal(y, 3 * x)
+    assert asking.best_config is asking.configs[1]
+    assert call["kwargs"] == {"autotuner": 3}
+    kernel, inputs, expected = replayed(tmp_path)
+    (config,) = kernel.spec.space(replay.open_folders([tmp_path]).problems[0], INTERPRETER).configs()
+    inputs.poison()
+    kernel.spec.launch(inputs, config)
+    assert inputs.error_ratio(expected) <= 1
+
+
+def test_pruning_models_and_hooks_get_under_tuned_what_triton_gives_them():
+    kernel = all_of_tritons(tuner.tuned, name="asked")(asking.fn)
+    for _ in range(2):
+        x, y = torch.randn(64), torch.empty(64)
+        kernel[grid](x, y, 64, autotuner=3)
+        assert torch.equal(y, 3 * x)
+        assert kernel.best_config.kwargs == {"BLOCK": 32}
+
+
+def test_a_grid_may_read_a_parameter_that_the_call_leaves_to_its_default(tmp_path):
+    x, y = torch.randn(64), torch.empty(64)
+    (call,) = captured(tmp_path, lambda: split[lambda meta: (meta["SPLIT"] // 2 * 64 // meta["BLOCK"],)](x, y, 64))
+    assert torch.equal(y, 2 * x)
+    assert call["grids"] == [[{"BLOCK": 16}, [4]], [{"BLOCK": 32}, [2]]]
+    replayed(tmp_path)
