@@ -118,3 +118,37 @@ def test_a_grid_may_read_a_parameter_that_the_call_leaves_to_its_default(tmp_pat
     assert torch.equal(y, 2 * x)
     assert call["grids"] == [[{"BLOCK": 16}, [4]], [{"BLOCK": 32}, [2]]]
     replayed(tmp_path)
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def several(x, outs, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < N)
+    tl.store(outs[0] + at, v, mask=at < N)
+    tl.store(outs[1][0] + at, v + 2 if BLOCK == 16 else v + 1, mask=at < N)  # one of the two blocks is wrong
+
+
+def test_outputs_within_tuples_are_compared_and_given_back(tmp_path):
+    captured(tmp_path, lambda: several[grid](torch.randn(64), (torch.zeros(64), (torch.zeros(64),)), 64))
+    kernel, inputs, expected = replayed(tmp_path)
+    assert set(expected) == {"outs.0", "outs.1.0"}
+    ratios = []
+    for config in kernel.spec.space(*replay.open_folders([tmp_path]).problems, INTERPRETER).configs():
+        inputs.poison()
+        assert inputs.error_ratio(expected) > 1
+        kernel.spec.launch(inputs, config)
+        ratios.append(inputs.error_ratio(expected))
+    assert ratios[0] <= 1 < ratios[1]
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def of_numbers(N, BLOCK: tl.constexpr):
+    tl.device_assert(BLOCK <= N)
+
+
+def test_a_kernel_that_takes_no_tensor_is_left_alone_in_words_of_capture(tmp_path):
+    captured(tmp_path, lambda: of_numbers[grid](64))
+    (line,) = replay.open_folders([tmp_path]).faults
+    assert line.endswith(":of_numbers is a tensor, so no config can be told right: left alone")

@@ -16,6 +16,7 @@ import os
 import sqlite3
 import sys
 import uuid
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -234,6 +235,45 @@ def test_measured_copies_keep_the_strides_and_the_memory_that_views_share(databa
     before = both[0::2].clone()
     kernel[grid](both, both[300:], 2, 100)  # reads every second element of the first 200
     assert torch.equal(both[300:400], 2 * before[:100])
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    n: int
+
+
+@triton.jit
+def stepped(pair, y_ptrs, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(pair.x + at, mask=at < pair.n) + 1
+    tl.store(pair.x + at, v, mask=at < N)
+    tl.store(y_ptrs[0] + at, v + (BLOCK == 64), mask=at < N)  # one of the blocks is wrong
+
+
+def test_measuring_leaves_alone_what_a_call_holds_in_tuples_and_compares_it(database):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="stepped", tune_on_miss=True)(stepped)
+    x, y = torch.zeros(100), torch.zeros(100)
+    kernel[grid](Pair(x, 100), (y,), 100)
+    assert torch.equal(x, torch.ones(100))
+    assert kernel.best_config.kwargs == {"BLOCK": 16}
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        states = store.execute("select state, count(*) from trial group by state order by state").fetchall()
+    assert states == [("COMPLETE", 2), ("WRONG_RESULT", 2)]
+
+
+def test_outputs_within_a_tuple_are_named_by_their_places():
+    kernel = tuner.tuned(CONFIGS, ["N"], name="placed")(stepped)
+
+    @kernel.make_inputs
+    def inputs(problem):
+        size, pair = problem["N"], Pair(torch.zeros(problem["N"]), problem["N"])
+        return tuner.Arguments(grid, (pair, (torch.empty(size),), size), outputs=["y_ptrs.0"])
+
+    made = kernel.spec.make_inputs(kernel.spec.read({"N": "100"}), "cpu", 0)
+    assert made.nbytes == 2 * 400
+    expected = kernel.spec.reference(made)
+    assert [*expected] == ["y_ptrs.0"]
+    assert torch.equal(expected["y_ptrs.0"], torch.ones(100))
 
 
 @pytest.mark.parametrize("above", [False, True])

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.tuned import accuracy
-from tuner.tuned.arguments import memory_of
 from tuner.tuned.inputs import CallInputs
 from tuner.tuned.spec import expected_from_first_config
 
@@ -121,6 +120,10 @@ class ReplayedInputs(CallInputs):
             original.fill_(value)
         self.keep()
 
+    def is_unkept(self, output: str) -> bool:
+        """Return whether an output holds integers that were not kept."""
+        return any(self._outputs[output] is each for each in self.unkept)
+
     def _is_as_kept(self, tensor: Any) -> bool:
         import torch
 
@@ -155,7 +158,7 @@ def expected(kernel: ReplayedKernel, inputs: ReplayedInputs) -> dict[str, Any]:
         other = expected_from_first_config(kernel, inputs)
         inputs.fill_unkept(0)
         # What a launch leaves of integers that were not kept differs anyway, unless it writes nothing else.
-        names = [name for name in wanted if not any(memory_of(inputs.named[name]) is each for each in inputs.unkept)]
+        names = [name for name in wanted if not inputs.is_unkept(name)]
         if _differs({name: wanted[name] for name in names or wanted}, other, inputs):
             sizes = ", ".join(f"{each.numel()} {each.dtype}" for each in inputs.unkept).replace("torch.", "")
             raise KernelError(f"the result of {op} depends on integers that were not kept ({sizes}): it is left alone")

@@ -22,7 +22,7 @@ from tuner.adopt.values import Decoder
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.launch import compat
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.arguments import Arguments, tensors_of
 from tuner.tuned.spec import spec_of
 from tuner.tuned.tuned_kernel import TunedKernel
 
@@ -71,10 +71,12 @@ class ReplayedKernel(TunedKernel):
             with torch.device("meta"):
                 arguments = arguments_of(call, self)
             problem = self.signature.problem(self.signature.named(arguments.args, arguments.kwargs))
-            is_left_alone = holds_addresses(call)
+            has_addresses = holds_addresses(call)
         except Exception as e:  # whatever a damaged file makes of torch and Triton
             raise KernelError(f"a captured call of {call.kernel} cannot be made again ({in_short(e)})") from e
-        if is_left_alone:
+        if not arguments.outputs:
+            raise KernelError(f"no argument of {call.kernel} is a tensor, so no config can be told right: left alone")
+        if has_addresses:
             raise KernelError(
                 f"an argument of {call.kernel} holds addresses, which nothing can be made for: left alone"
             )
@@ -103,7 +105,7 @@ def arguments_of(call: Call, kernel: TunedKernel) -> Arguments:
     args = [decoder.value(each) for each in call.args]
     kwargs = {name: decoder.value(each) for name, each in call.kwargs.items()}
     named = kernel.signature.named(args, kwargs)
-    outputs = [name for name, value in named.items() if memory_of(value) is not None]
+    outputs = list(tensors_of(named))
     contents = decoder.kept, decoder.unkept, decoder.floats
     return Arguments(_Grid(call, kernel), args, kwargs, outputs, {"contents": contents})
 

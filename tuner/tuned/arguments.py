@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ class Arguments:
         args: arguments by position, as the call passes them, without those that a config sets.
         kwargs: arguments by name.
         outputs: what the kernel writes and what is compared: names of arguments that are tensors or descriptors of
-            tensors, or tensors that are no arguments but whose addresses a tensor holds. By default, the arguments of
-            `reset_to_zero` and `restore_value`. An output that is also read must be in one of these, because every
-            other output is filled with NaN before a check.
+            tensors, `outs.0` for the first of a tuple `outs`, or tensors that are no arguments but whose addresses a
+            tensor holds. By default, the arguments of `reset_to_zero` and `restore_value`. An output that is also read
+            must be in one of these, because every other output is filled with NaN before a check.
         held: objects by name that must live as long as the call without being passed, for instance operands whose
             addresses a tensor holds. A reference receives them together with the arguments.
     """
@@ -52,3 +53,29 @@ def memory_of(argument: Any) -> Any:
         return argument
     base = getattr(argument, "base", None)
     return base if hasattr(base, "data_ptr") else None
+
+
+def tensors_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors that arguments are, describe or hold in tuples, by name: `x`, or `outs.0` within a tuple."""
+
+    def found(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, (tuple, list)):
+            for place, each in enumerate(value):
+                yield from found(f"{name}.{place}", each)
+        elif (memory := memory_of(value)) is not None:
+            yield name, memory
+
+    return dict(pair for name, value in named.items() for pair in found(name, value))
+
+
+def with_tensors(argument: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return an argument with other tensors in the place of those that it is, describes or holds in tuples."""
+    if isinstance(argument, (tuple, list)):
+        parts = [with_tensors(each, replace) for each in argument]
+        if all(part is each for part, each in zip(parts, argument, strict=True)):
+            return argument
+        return type(argument)(*parts) if hasattr(argument, "_fields") else type(argument)(parts)
+    memory = memory_of(argument)
+    if memory is None:
+        return argument
+    return replace(memory) if argument is memory else dataclasses.replace(argument, base=replace(memory))

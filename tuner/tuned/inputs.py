@@ -6,7 +6,7 @@ from typing import Any
 
 from tuner.errors import KernelError
 from tuner.tuned import accuracy
-from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.arguments import Arguments, memory_of, tensors_of
 from tuner.tuned.options import Options
 
 
@@ -28,7 +28,7 @@ class CallInputs:
         self._zeroed = [memory for name in zeroed if (memory := memory_of(named.get(name))) is not None]
         kept = [memory for name in options.restore_value if (memory := memory_of(named.get(name))) is not None]
         self._restored = [(memory, memory.detach().clone()) for memory in kept]
-        self._outputs = dict(_output(each, index, named) for index, each in enumerate(arguments.outputs))
+        self._outputs = dict(_output(each, index, tensors_of(named)) for index, each in enumerate(arguments.outputs))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -49,9 +49,9 @@ class CallInputs:
     def nbytes(self) -> int:
         """Bytes of all allocations that the arguments use, each counted once."""
         storages = {}
-        for value in (*self.named.values(), *self._outputs.values(), *self.arguments.held.values()):
-            if (memory := memory_of(value)) is not None:
-                storages[memory.untyped_storage().data_ptr()] = memory.untyped_storage().nbytes()
+        held = tensors_of(self.arguments.held)
+        for memory in (*tensors_of(self.named).values(), *self._outputs.values(), *held.values()):
+            storages[memory.untyped_storage().data_ptr()] = memory.untyped_storage().nbytes()
         return max(1, sum(map(int, storages.values())))
 
     def prepare(self) -> None:
@@ -104,5 +104,5 @@ class CallInputs:
         return self.tolerance
 
 
-def _output(each: Any, index: int, named: dict[str, Any]) -> tuple[str, Any]:
-    return (each, memory_of(named[each])) if isinstance(each, str) else (f"output {index}", each)
+def _output(each: Any, index: int, tensors: dict[str, Any]) -> tuple[str, Any]:
+    return (each, tensors[each]) if isinstance(each, str) else (f"output {index}", each)

@@ -25,7 +25,7 @@ from tuner.sweep.measure import ContextLostError, Measurement
 from tuner.sweep.race import RACE
 from tuner.sweep.search_task import make_search_task
 from tuner.sweep.supervisor import BATCH
-from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.arguments import Arguments, tensors_of, with_tensors
 from tuner.tuned.inputs import CallInputs
 from tuner.tuned.spec import expected_from_first_config
 from tuner.tuned.tuned_kernel import TunedKernel
@@ -131,10 +131,10 @@ class _CopiedInputs(CallInputs):
     def __init__(self, kernel: TunedKernel, arguments: Arguments, outputs: tuple[str, ...]) -> None:
         copies = _copies(arguments)
         named = kernel.signature.named(copies.args, copies.kwargs)
-        tensors = [name for name, value in named.items() if memory_of(value) is not None]
+        tensors = tensors_of(named)
         super().__init__(dataclasses.replace(copies, outputs=outputs or tuple(tensors)), named, kernel.options)
-        theirs = kernel.signature.named(arguments.args, arguments.kwargs)
-        self._found = [(memory_of(named[name]), memory_of(theirs[name])) for name in tensors]
+        theirs = tensors_of(kernel.signature.named(arguments.args, arguments.kwargs))
+        self._found = [(tensor, theirs[name]) for name, tensor in tensors.items()]
 
     def poison(self) -> None:
         """Restore the original values of every tensor, because it is unknown which of them a launch reads."""
@@ -147,16 +147,12 @@ def _copies(arguments: Arguments) -> Arguments:
     """Copy a call's arguments; views of one allocation stay views of one, with their strides and alignment."""
     storages: dict[int, Any] = {}
 
-    def copy(value: Any) -> Any:
-        memory = memory_of(value)
-        if memory is None:
-            return value
+    def copy(memory: Any) -> Any:
         storage = memory.untyped_storage()
         if storage.data_ptr() not in storages:
             storages[storage.data_ptr()] = storage.clone()
         view = (storages[storage.data_ptr()], memory.storage_offset(), memory.size(), memory.stride())
-        clone = memory.detach().new_empty(0).set_(*view)
-        return clone if value is memory else dataclasses.replace(value, base=clone)
+        return memory.detach().new_empty(0).set_(*view)
 
-    kwargs = {name: copy(value) for name, value in arguments.kwargs.items()}
-    return Arguments(arguments.grid, tuple(copy(value) for value in arguments.args), kwargs)
+    kwargs = {name: with_tensors(value, copy) for name, value in arguments.kwargs.items()}
+    return Arguments(arguments.grid, tuple(with_tensors(value, copy) for value in arguments.args), kwargs)

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.problem import Problem
 from tuner.problem.generic_key import SOURCE
-from tuner.tuned.arguments import Arguments, memory_of
+from tuner.tuned.arguments import Arguments, memory_of, tensors_of
 from tuner.tuned.signature import Signature
 
 MakeInputs = Callable[[Problem], Arguments]
@@ -108,10 +108,10 @@ class ArgumentsFactory:
             raise KernelError(
                 f"make_inputs of {op} names no outputs, and nothing wins that is not compared: outputs=[...]"
             )
-        named = self._signature.named(arguments.args, kwargs)
+        tensors = tensors_of(self._signature.named(arguments.args, kwargs))
         for name in outputs:
-            if memory_of(named.get(name) if isinstance(name, str) else name) is None:
-                known = ", ".join(each for each, value in named.items() if memory_of(value) is not None) or "none"
+            if (name not in tensors) if isinstance(name, str) else (memory_of(name) is None):
+                known = ", ".join(tensors) or "none"
                 raise KernelError(f"make_inputs of {op}: output {name!r} is no tensor of the call: it has {known}")
         return Arguments(arguments.grid, tuple(arguments.args), kwargs, outputs, dict(arguments.held))
 
