@@ -473,7 +473,12 @@ def test_the_calls_beside_them_are_tuned(broken):
 
 def test_addresses_are_found_in_a_tuple_too():
     tensor = {"tensor": {"values": [0, 1 << 40]}}
-    for args in ([tensor], [{"tuple": [64, {"tuple": [tensor]}]}], [{"descriptor": {"base": tensor["tensor"]}}]):
+    for args in (
+        [tensor],
+        [{"tuple": [64, {"tuple": [tensor]}]}],
+        [{"named": ["theirs:Pair", tensor]}],
+        [{"descriptor": {"base": tensor["tensor"]}}],
+    ):
         assert replay.holds_addresses(calls.Call("theirs:kernel", "", {}, [], args, {}))
 
 

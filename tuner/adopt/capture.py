@@ -17,12 +17,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from tuner.adopt import compiles
-from tuner.adopt.kernel import is_of, problem_of
+from tuner.adopt.kernel import is_of, problem_of, triton_key
 from tuner.adopt.recorder import Recorder, say
 from tuner.errors import KernelError, TunerError, UsageError
 from tuner.launch import active_driver, compat, compile_cache
 from tuner.tuned.arguments import Arguments, of_the_kernel
-from tuner.tuned.first_launch import launch_first_that_runs
+from tuner.tuned.first_launch import OncePerKey, launch_first_that_runs
 from tuner.tuned.signature import base_of
 from tuner.tuned.tuned_kernel import TunedKernel
 
@@ -42,6 +42,7 @@ class Capture:
             raise UsageError(f"the folder to record into is {folder!r:.60}: {_ADVICE}")
         self._folder, self._libraries = Path(folder).absolute(), libraries
         self._chosen: dict[Hashable, Any] = {}
+        self._zeroed: dict[str, OncePerKey] = {}
         self._taken: list[tuple[Any, Any, Any]] = []  # a class, its own `run`, and what took its place
         self._tuned = threading.local()  # its `base`: the function whose config this thread chooses
         self._functions: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -113,7 +114,7 @@ class Capture:
         config = self._chosen.get((where, problem))
         order = [config] if config is not None else self._order(autotuner, args, kwargs)
         given = dict(zip(autotuner.arg_names, args, strict=False)) | kwargs
-        if config is None and not warmup and len(autotuner.configs) > 1:
+        if config is None and not warmup and len(autotuner.configs) > 1 and self._is_due(autotuner, where, given):
             autotuner.pre_hook({**given, **order[0].all_kwargs()}, reset_only=True)  # as Triton leaves what it measured
 
         def launch(**meta: Any) -> Any:
@@ -127,6 +128,9 @@ class Capture:
             self._tuned.base = before
         autotuner.best_config = self._chosen[where, problem] = config
         return result
+
+    def _is_due(self, autotuner: Any, where: str, given: dict[str, Any]) -> bool:
+        return self._zeroed.setdefault(where, OncePerKey()).is_due(triton_key(autotuner, given))
 
     def _compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:
         """Compile as ever, and record what came of it; see `compiles.Around`."""

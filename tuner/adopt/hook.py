@@ -13,10 +13,12 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
+from tuner.adopt.kernel import triton_key
 from tuner.launch import compat
 from tuner.lookup import lookup as lookups
+from tuner.tuned.first_launch import OncePerKey
 
 Choose = Callable[[Any, Mapping[str, Any]], Any]
 """Given an `Autotuner` and the keyword arguments of the call, whose positional ones are its `nargs`, returns the
@@ -26,6 +28,7 @@ _lock = threading.Lock()
 _choosers: list[Choose] = []
 _originals: dict[str, Any] = {}
 _served: WeakSet[Any] = WeakSet()
+_zeroed: WeakKeyDictionary[Any, OncePerKey] = WeakKeyDictionary()
 
 
 def ask(choose: Choose) -> None:
@@ -64,6 +67,7 @@ def _put() -> None:
 
     @functools.wraps(prune)
     def prune_configs(self: Any, kwargs: dict[str, Any]) -> Any:
+        _give_back(self)
         for choose in tuple(_choosers):
             if (config := choose(self, kwargs)) is not None:
                 return [_chosen(self, config, kwargs)]
@@ -90,10 +94,32 @@ def _chosen(autotuner: Any, config: Any, kwargs: Mapping[str, Any]) -> Any:
     chosen = copy.copy(config)
     setattr(chosen, _MARK, True)
     _served.add(autotuner)
-    if kwargs.get("warmup") is False and _measures_no_single_config():
+    if kwargs.get("warmup") is False:
         # After it has measured, Triton leaves the arguments of `reset_to_zero` zeroed; earlier ones do so here, too.
-        autotuner.pre_hook({**autotuner.nargs, **kwargs, **chosen.all_kwargs()}, reset_only=True)
+        named = {**autotuner.nargs, **kwargs}
+        is_due = _zeroed.setdefault(autotuner, OncePerKey()).is_due(triton_key(autotuner, named))
+        if is_due and _measures_no_single_config():
+            autotuner.pre_hook({**named, **chosen.all_kwargs()}, reset_only=True)
+        if not is_due and not _measures_no_single_config():
+            autotuner.pre_hook = _Skipping(autotuner)
     return chosen
+
+
+class _Skipping:
+    """Takes the place of an autotuner's `pre_hook` for one call, by which Triton would zero anew."""
+
+    def __init__(self, autotuner: Any) -> None:
+        self._autotuner, self.own = autotuner, autotuner.pre_hook
+
+    def __call__(self, kwargs: Any, reset_only: bool = False) -> Any:
+        _give_back(self._autotuner)
+        return None if reset_only else self.own(kwargs)
+
+
+def _give_back(autotuner: Any) -> None:
+    """Give an autotuner its `pre_hook` back, also where a subclass did not call what took its place."""
+    if isinstance(hook := vars(autotuner).get("pre_hook"), _Skipping):
+        autotuner.pre_hook = hook.own
 
 
 @functools.cache

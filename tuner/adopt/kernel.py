@@ -7,12 +7,14 @@ configs, key and options; it says what the problem of a call is, and it is what 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
+from tuner.tuned.arguments import memory_of
+from tuner.tuned.key_reader import hashable
 from tuner.tuned.options import Options
 from tuner.tuned.signature import base_of
 from tuner.tuned.spec import spec_of
@@ -109,6 +111,26 @@ def problem_of(autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     signature = kernel_of(autotuner).signature
     return signature.problem(signature.named(args, kwargs))
+
+
+def triton_key(autotuner: Any, named: Mapping[str, Any]) -> Hashable:
+    """Return the key under which Triton keeps the config of a call: no alignment, stride or source is part of it.
+
+    Args:
+        autotuner: what is called.
+        named: the call's arguments by name; others are left out.
+    """
+    arguments = {name: value for name, value in named.items() if name in autotuner.arg_names}
+    values = [_part(arguments[name]) for name in autotuner.keys if name in arguments]
+    return (*values, *(str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")))
+
+
+def _part(value: Any) -> Hashable:
+    kind: Hashable = type(value)
+    if memory_of(value) is not None:  # it is not to be kept
+        return kind
+    part = hashable(value)
+    return kind if part.__hash__ is None else part
 
 
 def options_of(autotuner: Any) -> Options:

@@ -119,8 +119,8 @@ def holds_addresses(call: Call) -> bool:
     def holds(each: Any) -> bool:
         if not isinstance(each, Mapping):
             return False
-        if "tuple" in each:
-            return any(map(holds, each["tuple"]))
+        if "tuple" in each or "named" in each:
+            return any(map(holds, each.get("tuple") or each.get("named", ())))
         tensor = each.get("tensor") or each.get("descriptor", {}).get("base") or {}
         values = [value for value in tensor.get("values", ()) if value]
         return bool(values) and all(2**32 <= value < 2**57 for value in values)

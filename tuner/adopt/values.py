@@ -1,8 +1,8 @@
 """The arguments of a captured call, as JSON holds them: what they were, and of integers what they held; floats never.
 
 Numbers, truth values, words and None stand for themselves. Everything else is an object with one name, its kind:
-`tensor`, `descriptor`, `tuple`, `dtype`, `constexpr`, `float` (infinity and NaN) and `object` (a function or a member
-of an enum, by where it is imported from).
+`tensor`, `descriptor`, `tuple`, `named` (a named tuple: its class and its values), `dtype`, `constexpr`, `float`
+(infinity and NaN) and `object` (a function or a member of an enum, by where it is imported from).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Encoder:
         if type(value).__name__ == "dtype":
             return {"dtype": str(value) if str(value).startswith("torch.") else f"triton.{value.name}"}
         if isinstance(value, (tuple, list)):
-            return {"tuple": [self.value(each) for each in value]}
+            values = [self.value(each) for each in value]
+            return {"named": [_place(type(value)), *values]} if hasattr(value, "_fields") else {"tuple": values}
         if isinstance(value, Enum) or function_below(value) is not None:
             return {"object": _place(value)}
         if (number := canonical(value)) is None:
@@ -116,6 +117,9 @@ class Decoder:
             return TensorDescriptor(**{**content, "base": self._tensor(content["base"])})
         if kind == "tuple":
             return tuple(self.value(each) for each in content)
+        if kind == "named":
+            place, *values = content
+            return _object(place)(*map(self.value, values))
         if kind == "object":
             return _object(content)
         if kind == "float":
@@ -199,7 +203,7 @@ def _place(value: Any) -> str:
     if isinstance(value, Enum):
         place = f"{type(value).__module__}:{type(value).__qualname__}.{value.name}"
     else:
-        plain = function_below(value)
+        plain = value if isinstance(value, type) else function_below(value)
         assert plain is not None
         place = f"{plain.__module__}:{plain.__qualname__}"
     try:

@@ -17,17 +17,36 @@ from tuner.tuned.arguments import memory_of
 _log = logging.getLogger("tuner.tuned.tuned_kernel")  # the name under which people silence or keep it
 
 
-class Zeroing:
-    """Zeroes the arguments of `reset_to_zero` before the first launch of a key, as Triton leaves them.
+class OncePerKey:
+    """Says of which keys the arguments of `reset_to_zero` are still to be zeroed, as Triton does once it measured.
 
-    Triton does so once for each of its keys, which do not distinguish alignments. In a graph's capture, where Triton
-    cannot measure, the zeroing would be repeated by every replay.
+    In a graph's capture, where Triton cannot measure, they never are: every replay would repeat the zeroing.
+    """
+
+    def __init__(self) -> None:
+        self._done: set[Hashable] = set()
+
+    def is_due(self, key: Hashable) -> bool:
+        """Return whether this is the first call of a key, and take it to be zeroed from here on."""
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        is_first = key not in self._done
+        self._done.add(key)
+        return is_first
+
+
+class Zeroing:
+    """Zeroes the arguments of `reset_to_zero` before the first launch of a key.
+
+    Triton does so once for each of its keys, which do not distinguish alignments.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         """Take the names of the arguments."""
         self._names = names
-        self._done: set[Hashable] = set()
+        self._keys = OncePerKey()
 
     def zero(self, problem: Problem, named: Mapping[str, Any]) -> None:
         """Zero a call's arguments, given by name, unless that was done for its key."""
@@ -35,11 +54,8 @@ class Zeroing:
             return
         import torch
 
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return
         extras = tuple(pair for pair in problem.extras if not pair[0].endswith((".aligned", ".one")))
-        if (problem.a_dtype, extras) not in self._done:
-            self._done.add((problem.a_dtype, extras))
+        if self._keys.is_due((problem.a_dtype, extras)):
             with torch.no_grad():  # an argument may be a parameter
                 for name in self._names:
                     if (memory := memory_of(named.get(name))) is not None:

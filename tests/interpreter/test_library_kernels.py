@@ -1,8 +1,9 @@
-"""What capture hands to a library's functions is what Triton does, and a captured call is checked as it was made."""
+"""A library's kernels under adoption and capture do what they do under Triton; captured calls are made again."""
 
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -152,3 +153,59 @@ def test_a_kernel_that_takes_no_tensor_is_left_alone_in_words_of_capture(tmp_pat
     captured(tmp_path, lambda: of_numbers[grid](64))
     (line,) = replay.open_folders([tmp_path]).faults
     assert line.endswith(":of_numbers is a tensor, so no config can be told right: left alone")
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    n: int
+
+
+@triton.autotune(CONFIGS, key=["N"])
+@triton.jit
+def of_a_pair(pair, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(pair.x + at, mask=at < pair.n), mask=at < N)
+
+
+def test_a_named_tuple_is_one_again_or_the_call_is_not_recorded(tmp_path, capsys):
+    captured(tmp_path, lambda: of_a_pair[grid](Pair(torch.randn(64), 64), torch.empty(64), 64))
+    _, inputs, expected = replayed(tmp_path)
+    assert type(inputs.named["pair"]) is Pair
+    assert torch.equal(expected["y"], inputs.named["pair"].x)
+
+    class Local(NamedTuple):
+        x: torch.Tensor
+        n: int
+
+    captured(tmp_path, lambda: of_a_pair[grid](Local(torch.randn(32), 32), torch.empty(32), 32))
+    assert "Local cannot be imported under this name" in capsys.readouterr().err
+    assert len(calls.paths(tmp_path)) == 1
+
+
+@triton.autotune(CONFIGS, key=["N"], reset_to_zero=["total"], **DO_BENCH)
+@triton.jit
+def added(x, total, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(total, tl.sum(tl.load(x + at, mask=at < N, other=0.0)))
+
+
+def totals(between=lambda: None):
+    """What is in a sum after each of some calls, of one key of Triton's but for the last."""
+    added.cache.clear()
+    memory, total, found = torch.ones(65), torch.full((1,), 100.0), []
+    for x, size in ((memory[:64], 64), (memory[:64], 64), (memory[1:], 64), (memory[:32], 32)):
+        added[grid](x, total, size)
+        found.append(total.item())
+        between()
+    return found
+
+
+def test_what_is_reset_to_zero_is_so_once_a_key_as_under_triton(tmp_path):
+    assert totals() == [64, 128, 192, 32]
+    with tuner.capture(tmp_path, __name__):
+        assert totals() == [64, 128, 192, 32]
+    with tuner.adopt(__name__, on_miss="first"):
+        assert totals(lambda: tuner.use(None)) == [64, 128, 192, 32], "nothing is zeroed for a new lookup"
+        hook = added.pre_hook
+    assert totals()[0] == 64, "what Triton measures it zeroes"
+    assert added.pre_hook is hook
