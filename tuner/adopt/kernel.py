@@ -126,7 +126,7 @@ def triton_key(autotuner: Any, named: Mapping[str, Any]) -> Hashable:
 
 
 def _part(value: Any) -> Hashable:
-    kind: Hashable = type(value)
+    kind = str(type(value))
     if memory_of(value) is not None:  # it is not to be kept
         return kind
     part = hashable(value)
