@@ -17,6 +17,7 @@ from triton.runtime import Autotuner
 from tuner.adopt.kernel import is_of, kernel_of, op_of, problem_of
 from tuner.adopt.values import Decoder, Encoder
 from tuner.kernel import registry
+from tuner.startup.after_import import after_import
 
 MODULE = """
 import triton
@@ -132,6 +133,22 @@ def test_a_captured_value_is_made_again(value):
     made = Decoder([]).value(written)
     assert made == value
     assert isinstance(made, str) == isinstance(value, str)
+
+
+def test_a_thread_that_goes_through_the_finders_misses_none_as_an_awaited_module_is_imported(monkeypatch, tmp_path):
+    (tmp_path / "awaited_by_a_test.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    acted = []
+    after_import("awaited_by_a_test", lambda: acted.append(True))
+    seen = []
+    for finder in sys.meta_path:  # as another thread's import does
+        if not seen:
+            importlib.import_module("awaited_by_a_test")
+        seen.append(finder)
+    monkeypatch.delitem(sys.modules, "awaited_by_a_test")
+    assert acted == [True]
+    assert seen[1:] == sys.meta_path
 
 
 def test_torch_s_module_is_waited_for_once_whoever_asks():

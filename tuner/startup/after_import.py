@@ -31,7 +31,9 @@ class _Loader:
         module.__loader__ = self._own
         if module.__spec__ is not None:
             module.__spec__.loader = self._own
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
+        self._finder.is_done = True
+        # Another list, because another thread may be going through this one.
+        sys.meta_path = [each for each in sys.meta_path if each is not self._finder]
         self._own.exec_module(module)
         self._finder.act()
 
@@ -40,13 +42,15 @@ class _Finder:
     """Finds a module by the other finders. Looking for it is not importing it, so the finder stays until then."""
 
     def __init__(self, name: str, act: Callable[[], Any]) -> None:
-        self._name, self.act = name, act
+        self._name, self.act, self.is_done = name, act, False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self._name:
+        if name != self._name or self.is_done:
             return None
         # Those behind this one: another of its kind before it would ask it again.
-        others = (each for each in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(each, "find_spec"))
+        finders = list(sys.meta_path)
+        behind = finders[finders.index(self) + 1 :] if self in finders else finders
+        others = (each for each in behind if hasattr(each, "find_spec"))
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
