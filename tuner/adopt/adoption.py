@@ -6,7 +6,9 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from importlib.machinery import PathFinder
 
 from tuner.adopt import capture, serving
 from tuner.errors import TunerError, UsageError, one_line
@@ -62,6 +64,8 @@ def adopt(*libraries: str, on_miss: str = "autotune") -> Adoption:
     for library in libraries:
         if not isinstance(library, str) or not _is_there(library):
             raise UsageError(f"there is no library {library!r:.60} to adopt: name it as it is imported")
+        if not _is_found_below(library):
+            _log.warning("there is no module %s (yet) whose kernels to adopt: name it as it is imported", library)
     return Adoption(libraries, on_miss)
 
 
@@ -85,6 +89,22 @@ def from_environment() -> None:
             _from_environment[name] = adopt(name, on_miss=on_miss)
         except (TunerError, ImportError) as e:
             _log.warning("%s is not adopted: %s", name, one_line(e))
+
+
+def _is_found_below(library: str) -> bool:
+    """Return whether a module is there, as far as that can be told without importing anything."""
+    places: Iterable[str] = ()
+    name = ""
+    for part in library.split("."):
+        name, above = f"{name}.{part}" if name else part, name
+        if name in sys.modules:
+            places = getattr(sys.modules[name], "__path__", ())
+            continue
+        spec = PathFinder.find_spec(name, list(places)) if above else importlib.util.find_spec(name)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations or ()
+    return True
 
 
 def _is_there(library: str) -> bool:

@@ -175,6 +175,18 @@ def _read(path: Path) -> Call:
     return call
 
 
+def is_outdated(path: Path, call: Call) -> bool:
+    """Return whether a file holds the call for another list of configs, or cannot be read."""
+
+    def listed(grids: Sequence[tuple[Mapping[str, Any], Sequence[int]]]) -> list[str]:
+        return sorted(str(sorted(pairs.items())) for pairs, _ in grids)
+
+    try:
+        return listed(_read(path).grids) != listed(call.grids)
+    except (SuiteError, AttributeError, TypeError, ValueError):
+        return True
+
+
 def check(call: Call, autotuner: Any) -> None:
     """Raise KernelError where an autotuner is no longer what the call was captured of."""
     now = about(autotuner)

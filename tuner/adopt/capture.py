@@ -42,6 +42,7 @@ class Capture:
             raise UsageError(f"the folder to record into is {folder!r:.60}: {_ADVICE}")
         self._folder, self._libraries = Path(folder).absolute(), libraries
         self._chosen: dict[Hashable, Any] = {}
+        self._left: set[tuple[str, str]] = set()  # the functions of which was said that they are not recorded
         self._zeroed: dict[str, OncePerKey] = {}
         self._taken: list[tuple[Any, Any, Any]] = []  # a class, its own `run`, and what took its place
         self._tuned = threading.local()  # its `base`: the function whose config this thread chooses
@@ -105,9 +106,10 @@ class Capture:
         try:
             problem, where = problem_of(autotuner, args, named), place_of(autotuner)
         except TunerError as e:
-            if id(autotuner) not in self._chosen:
-                self._chosen[id(autotuner)] = None
-                say(f"{base_of(autotuner).__name__} is not recorded: {e}")
+            base = base_of(autotuner)
+            if (left := (base.__module__, base.__qualname__)) not in self._left:
+                self._left.add(left)
+                say(f"{base.__name__} is not recorded: {e}")
             return own(autotuner, *args, **kwargs)
         if not warmup:
             self._recorder.note(autotuner, where, problem, call)

@@ -26,7 +26,8 @@ Choose = Callable[[Any, Mapping[str, Any]], Any]
 _MARK = "chosen_by_tuner"
 _lock = threading.Lock()
 _choosers: list[Choose] = []
-_originals: dict[str, Any] = {}
+_originals: dict[str, tuple[Any, Any]] = {}
+"""By name, a method of Triton's and what took its place."""
 _served: WeakSet[Any] = WeakSet()
 _zeroed: WeakKeyDictionary[Any, OncePerKey] = WeakKeyDictionary()
 
@@ -45,8 +46,9 @@ def stop_asking(choose: Choose) -> None:
         if choose in _choosers:
             _choosers.remove(choose)
             if not _choosers:
-                for name, original in _originals.items():
-                    setattr(compat.Autotuner, name, original)
+                for name, (original, ours) in _originals.items():
+                    if vars(compat.Autotuner).get(name) is ours:  # else another has taken its place since
+                        setattr(compat.Autotuner, name, original)
     forget()
 
 
@@ -84,8 +86,9 @@ def _put() -> None:
     def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
         return [0.0, 0.0, 0.0] if _is_chosen(config) else bench(self, *args, config=config, **meta)
 
-    _originals.update(zip(compat.AUTOTUNER_ASKS, (prune, from_disk, bench), strict=True))
-    for name, method in zip(compat.AUTOTUNER_ASKS, (prune_configs, check_disk_cache, _bench), strict=True):
+    ours = zip((prune, from_disk, bench), (prune_configs, check_disk_cache, _bench), strict=True)
+    _originals.update(zip(compat.AUTOTUNER_ASKS, ours, strict=True))
+    for name, (_, method) in _originals.items():
         setattr(compat.Autotuner, name, method)
 
 

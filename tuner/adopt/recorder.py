@@ -77,10 +77,11 @@ class Recorder:
 
     def _write(self, record: Call | Binary) -> None:
         path = self._folder / record.file_name
-        if path.exists():
+        is_known = path.exists()
+        if is_known and not (isinstance(record, Call) and calls.is_outdated(path, record)):
             return
         suffix, noun = (calls.SUFFIX, "calls") if isinstance(record, Call) else (compiled_files.SUFFIX, "binaries")
-        if len(calls.paths(self._folder, suffix)) >= MOST_CALLS:
+        if not is_known and len(calls.paths(self._folder, suffix)) >= MOST_CALLS:
             self._give_up(f"{self._folder} holds {MOST_CALLS} {noun}: name another folder for more")
             return
         files.write_text(path, record.dumps(), error=SuiteError)
