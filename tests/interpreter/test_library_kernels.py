@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -13,8 +16,10 @@ import triton.language as tl
 import tuner
 from tuner.adopt import calls, replay
 from tuner.adopt.inputs import ReplayedInputs
+from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
+from tuner.sweep.search_task import list_spaces
 
 CONFIGS = [triton.Config({"BLOCK": block}) for block in (16, 32)]
 DO_BENCH = {"do_bench": lambda launch, quantiles: launch() or [1.0, 1.0, 1.0]}
@@ -74,6 +79,8 @@ def captured(folder, call):
     """The documents of a call that is captured."""
     with tuner.capture(folder, __name__):
         call()
+    registry._added.clear()  # the kernels that measure take the places of those that were called
+    registry.forget()
     return [json.loads(path.read_text()) for path in calls.paths(folder)]
 
 
@@ -209,3 +216,93 @@ def test_what_is_reset_to_zero_is_so_once_a_key_as_under_triton(tmp_path):
         hook = added.pre_hook
     assert totals()[0] == 64, "what Triton measures it zeroes"
     assert added.pre_hook is hook
+
+
+def needs_values(configs, named, **_rest):
+    return configs[int(named["y"].sum().item() * 0) :][:1]
+
+
+def fails(_configs, _named, **_rest):
+    raise LookupError("no such tensor")
+
+
+@triton.autotune(CONFIGS, key=["N"], prune_configs_by={"early_config_prune": needs_values})
+@triton.jit
+def looking(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < N), mask=at < N)
+
+
+failing = triton.autotune(CONFIGS, key=["N"], prune_configs_by={"early_config_prune": needs_values})(split.fn)
+
+
+def test_what_prunes_by_values_gets_values_offline_and_what_fails_is_one_line_of_its_kernel(tmp_path, monkeypatch):
+    for kernel, name in ((looking, "looking"), (failing, "failing")):
+        captured(tmp_path / name, lambda kernel=kernel: kernel[grid](torch.randn(64), torch.zeros(64), 64))
+    kernel, _, _ = replayed(tmp_path / "looking")
+    (config,) = list_spaces(*replay.open_folders([tmp_path / "looking"]).problems, INTERPRETER).configs
+    assert config["BLOCK"] == 16
+    monkeypatch.setattr(failing, "early_config_prune", fails)
+    found = replay.open_folders([tmp_path / "failing"])
+    with pytest.raises(KernelError, match=r"prune_configs_by of .*split failed: LookupError: .*no such tensor"):
+        list_spaces(*found.problems, INTERPRETER)
+
+
+def test_a_call_that_is_captured_again_with_other_configs_takes_the_place_of_the_first(tmp_path, monkeypatch):
+    def blocks():
+        (call,) = captured(tmp_path, lambda: looking[grid](torch.randn(64), torch.zeros(64), 64))
+        return [pairs["BLOCK"] for pairs, _ in call["grids"]]
+
+    assert blocks() == [16, 32]
+    monkeypatch.setattr(looking, "configs", [triton.Config({"BLOCK": block}) for block in (32, 64)])
+    assert blocks() == [32, 64]
+    (path,) = calls.paths(tmp_path)
+    path.write_text("cut")
+    assert blocks() == [32, 64]
+
+
+def made_within():
+    return triton.autotune(CONFIGS, key=["N"], **DO_BENCH)(added.fn)
+
+
+def test_autotuners_that_a_function_makes_are_one_line_under_capture(tmp_path, capsys):
+    with tuner.capture(tmp_path, __name__):
+        for _ in range(3):
+            made_within()[grid](torch.ones(64), torch.zeros(1), 64)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "added is not recorded: " in line
+
+
+def test_a_kernel_that_nobody_holds_is_not_held_by_what_forgets_its_answers():
+    kernel = weakref.ref(tuner.tuned(CONFIGS, ["N"], name="let_go")(added.fn))
+    registry._added.clear()
+    registry.forget()
+    gc.collect()
+    assert kernel() is None
+
+
+def test_an_adoption_that_is_undone_leaves_what_another_tool_put_in_place_since(monkeypatch):
+    own = triton.runtime.Autotuner.prune_configs
+    monkeypatch.setattr(triton.runtime.Autotuner, "prune_configs", own)
+    with tuner.adopt(__name__):
+        ours = triton.runtime.Autotuner.prune_configs
+        assert ours is not own
+
+        def theirs(self, kwargs):
+            return ours(self, kwargs)
+
+        triton.runtime.Autotuner.prune_configs = theirs
+    assert triton.runtime.Autotuner.prune_configs is theirs
+    added.cache.clear()
+    added[grid](torch.ones(64), torch.zeros(1), 64)  # nobody chooses, so Triton's own prunes
+
+
+def test_a_module_that_is_not_there_is_one_warning_and_nothing_is_imported_to_find_that(caplog):
+    before = {*sys.modules}
+    with tuner.adopt("xml.etree.ElementTree"), tuner.adopt("email.mime.nowhere"), tuner.adopt("email.nowhere.at_all"):
+        pass
+    assert {*sys.modules} - before == set()
+    assert [record.getMessage().split(" (yet)")[0] for record in caplog.records] == [
+        "there is no module email.mime.nowhere",
+        "there is no module email.nowhere.at_all",
+    ]

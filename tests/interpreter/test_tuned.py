@@ -26,7 +26,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tuner
-from tuner.errors import ProblemError, TunerError
+from tuner.errors import KernelError, ProblemError, TunerError
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -191,6 +191,29 @@ def test_configs_that_prune_configs_by_leaves_out_are_neither_borrowed_nor_the_d
     assert call(kernel, 20).kwargs == {"BLOCK": 16}
 
 
+def test_configs_of_its_own_that_early_config_prune_returns_are_launched_measured_and_looked_up(database):
+    def own(_configs, _named, **_rest):
+        return [triton.Config({"BLOCK": block}, num_warps=2) for block in (32, 128)]
+
+    prune = {"early_config_prune": own}
+    for tune_on_miss in (False, True):
+        kernel = tuner.tuned(
+            CONFIGS, ["N"], name="own", prune_configs_by=prune, restore_value=["y_ptr"], tune_on_miss=tune_on_miss
+        )(doubled)
+        assert call(kernel, 300).num_warps == 2
+    won_by = call(kernel, 300)
+    again = tuner.tuned(CONFIGS, ["N"], name="own", prune_configs_by=prune)(doubled)
+    tuner.use(None)
+    assert call(again, 300).all_kwargs() == won_by.all_kwargs()
+
+
+def test_what_prunes_and_raises_is_one_clear_line():
+    prune = {"early_config_prune": lambda configs, named, **_: configs[named["M"] :]}
+    kernel = tuner.tuned(CONFIGS, ["N"], name="raising", prune_configs_by=prune)(doubled)
+    with pytest.raises(KernelError, match="prune_configs_by of raising failed: KeyError"):
+        call(kernel, 300)
+
+
 def test_tune_on_miss_measures_copies_once_and_the_next_process_looks_it_up(database, caplog):
     caplog.set_level(logging.WARNING)
     kernel = tuner.tuned(CONFIGS, ["N"], name="measured", restore_value=["y_ptr"], tune_on_miss=True)(doubled)
@@ -259,6 +282,27 @@ def test_measuring_leaves_alone_what_a_call_holds_in_tuples_and_compares_it(data
     with contextlib.closing(sqlite3.connect(database)) as store:
         states = store.execute("select state, count(*) from trial group by state order by state").fetchall()
     assert states == [("COMPLETE", 2), ("WRONG_RESULT", 2)]
+
+
+@triton.jit
+def twice_by_address(table, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(table + 1).to(tl.pointer_type(tl.float32))
+    x = tl.load(table).to(tl.pointer_type(tl.float32))
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < N), mask=at < N)
+
+
+def test_what_cannot_be_compared_is_not_measured_on_a_miss(database, caplog):
+    kernel = tuner.tuned(CONFIGS, ["N"], name="of_a_table", tune_on_miss=True)(twice_by_address)
+    x, y = torch.randn(100), torch.zeros(100)
+    kernel[grid](torch.tensor([x.data_ptr(), y.data_ptr()]), 100)
+    assert torch.equal(y, 2 * x)
+    assert "is not tuned now: table holds addresses" in caplog.text
+    kernel = tuner.tuned(CONFIGS, ["N"], name="of_no_change", tune_on_miss=True)(doubled)
+    kernel[grid](torch.zeros(100), torch.zeros(100), 1, 100)
+    assert "is not tuned now: of_no_change changes none of its arguments here" in caplog.text
+    with contextlib.closing(sqlite3.connect(database)) if database.exists() else contextlib.nullcontext() as store:
+        assert store is None or not store.execute("select * from winner").fetchall()
 
 
 def test_outputs_within_a_tuple_are_named_by_their_places():

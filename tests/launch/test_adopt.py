@@ -140,11 +140,15 @@ def test_under_torch_compile_the_graph_holds_the_winner_alone(stub, tables):
     key = {**SCALE[0], "kernel.source": decorated.scale.source_hash[:16]}
     row = Row(Problem.keyed("scale", key, dtype="float32"), Config("scale", **SCALE[1]), 1, MADE, 10.0, 1.5, None, 1)
     Table("scale", KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,)).write(folder)
-    told = stub.run("traced.py", str(folder)).printed
+    ran = stub.run("traced.py", str(folder))
+    told = ran.printed
     assert told["tuned"] == [[256], [256]]
     assert told["adopted"] == [[256], [256], [64, 128, 256]]
     assert told["both ways"] == [[[256], [256]]] * 4, "forward and backward"
     assert told["first"] == [64]
+    assert told["looked at"] == [[256], [256]], "a function that prunes may look at tensors"
+    assert told["failed"] == [[64, 128, 256]] * 2, "TorchInductor measures what cannot be chosen"
+    assert ran.stderr.count("prune_configs_by of library-scale failed: ") == 1
     assert told["as it was"] == [False, [64, 128, 256]]
     assert told["again"] == [256], "adopted when torch's module was there, and nobody asked"
     assert told["plain"] == told["undone"] == [64, 128, 256]

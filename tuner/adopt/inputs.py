@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import KernelError
 from tuner.problem import Problem
 from tuner.tuned import accuracy
+from tuner.tuned.arguments import is_same
 from tuner.tuned.inputs import CallInputs
 from tuner.tuned.spec import expected_from_first_config
 
@@ -98,7 +99,7 @@ class ReplayedInputs(CallInputs):
         """
         changed = {name for name, tensor in self._outputs.items() if not self._is_as_kept(tensor)}
         self._steering.update(
-            number for number, (tensor, original) in enumerate(self._integers) if not _equal(tensor, original)
+            number for number, (tensor, original) in enumerate(self._integers) if not is_same(tensor, original)
         )
         integers = {id(tensor) for tensor, _ in self._integers[: len(self._integers) - len(self.unkept)]}
         compared = {name: each for name, each in self._outputs.items() if name in changed or id(each) in integers}
@@ -129,7 +130,7 @@ class ReplayedInputs(CallInputs):
 
         _, original = self._originals[_bytes_below(tensor).data_ptr()]
         view = original.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-        return _equal(tensor, torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*view))
+        return is_same(tensor, torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*view))
 
 
 def expected(kernel: ReplayedKernel, inputs: ReplayedInputs) -> dict[str, Any]:
@@ -199,11 +200,3 @@ def _bytes_below(tensor: Any) -> Any:
     import torch
 
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two tensors hold the same bytes, NaN for NaN."""
-    import torch
-
-    parts = (each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (one, other))
-    return bool(torch.equal(*parts))

@@ -22,7 +22,7 @@ from tuner.adopt.values import Decoder
 from tuner.errors import KernelError, TunerError, in_short
 from tuner.launch import compat
 from tuner.problem import Problem
-from tuner.tuned.arguments import Arguments, tensors_of
+from tuner.tuned.arguments import Arguments, are_addresses, tensors_of
 from tuner.tuned.spec import spec_of
 from tuner.tuned.tuned_kernel import TunedKernel
 
@@ -111,10 +111,7 @@ def arguments_of(call: Call, kernel: TunedKernel) -> Arguments:
 
 
 def holds_addresses(call: Call) -> bool:
-    """Return whether an integer tensor of a call holds addresses: no length and no index is as large as all of them.
-
-    What memory holds before it is written may be of any size, but hardly all of it within the range of addresses.
-    """
+    """Return whether an integer tensor of a call holds addresses."""
 
     def holds(each: Any) -> bool:
         if not isinstance(each, Mapping):
@@ -122,8 +119,7 @@ def holds_addresses(call: Call) -> bool:
         if "tuple" in each or "named" in each:
             return any(map(holds, each.get("tuple") or each.get("named", ())))
         tensor = each.get("tensor") or each.get("descriptor", {}).get("base") or {}
-        values = [value for value in tensor.get("values", ()) if value]
-        return bool(values) and all(2**32 <= value < 2**57 for value in values)
+        return are_addresses(tensor.get("values", ()))
 
     return any(map(holds, (*call.args, *call.kwargs.values())))
 

@@ -89,6 +89,7 @@ class Server:
         with kernel.calling(problem, Arguments((), args, kwargs)):
             decision = lookups.resolver().decide(problem, device)
             order = self._order(kernel, decision, problem, device, is_strict=False)
+        self._report_refusals(autotuner, decision, problem, device)
         return order[0] if order else None
 
     def compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:

@@ -79,3 +79,20 @@ def with_tensors(argument: Any, replace: Callable[[Any], Any]) -> Any:
     if memory is None:
         return argument
     return replace(memory) if argument is memory else dataclasses.replace(argument, base=replace(memory))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two tensors hold the same bytes, NaN for NaN."""
+    import torch
+
+    parts = (each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (one, other))
+    return bool(torch.equal(*parts))
+
+
+def are_addresses(values: Sequence[Any]) -> bool:
+    """Return whether integers are addresses: no length and no index is as large as all of them.
+
+    What memory holds before it is written may be of any size, but hardly all of it within the range of addresses.
+    """
+    found = [value for value in values if value]
+    return bool(found) and all(2**32 <= value < 2**57 for value in found)

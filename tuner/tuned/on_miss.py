@@ -25,11 +25,13 @@ from tuner.sweep.measure import ContextLostError, Measurement
 from tuner.sweep.race import RACE
 from tuner.sweep.search_task import make_search_task
 from tuner.sweep.supervisor import BATCH
-from tuner.tuned.arguments import Arguments, tensors_of, with_tensors
+from tuner.tuned.arguments import Arguments, are_addresses, is_same, tensors_of, with_tensors
 from tuner.tuned.inputs import CallInputs
 from tuner.tuned.spec import expected_from_first_config
 from tuner.tuned.tuned_kernel import TunedKernel
 
+MOST_ADDRESSES = 4096
+"""How many elements of a tensor are looked at to see that they are addresses."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,10 +69,12 @@ def _measured(
 
     gpu = None if device.is_interpreter else torch.cuda.current_device()
     outputs = _outputs(kernel, problem)
+    if not outputs and (table := _table_of_addresses(kernel, arguments)) is not None:
+        raise KernelError(f"{table} holds addresses, and what lies there is neither copied nor compared")
     spec = dataclasses.replace(
         kernel.spec,
         make_inputs=lambda _problem, _device, _seed: _CopiedInputs(kernel, arguments, outputs),
-        reference=lambda inputs: expected_from_first_config(kernel, inputs),
+        reference=lambda inputs: _expected(kernel, inputs),
     )
     job = Job(make_search_task(problem, device), RACE)
     job.resume({})
@@ -95,6 +99,31 @@ def _measured(
             job.rejected |= rejected
             verdict = job.verdict(times)
     return job, verdict, trials, session.environment
+
+
+def _table_of_addresses(kernel: TunedKernel, arguments: Arguments) -> str | None:
+    """Return the name of a tensor that holds addresses."""
+    import torch
+
+    for name, tensor in tensors_of(kernel.signature.named(arguments.args, arguments.kwargs)).items():
+        if tensor.dtype in (torch.int64, torch.uint64) and are_addresses(tensor.flatten()[:MOST_ADDRESSES].tolist()):
+            return name
+    return None
+
+
+def _expected(kernel: TunedKernel, inputs: _CopiedInputs) -> dict[str, Any]:
+    """Return what the first config that runs writes.
+
+    Raises:
+        KernelError: no config runs, or nothing was written that could be compared.
+    """
+    expected = expected_from_first_config(kernel, inputs)
+    if not inputs.is_changed:
+        raise KernelError(
+            f"{kernel.options.name} changes none of its arguments here, so that no config can be told right: "
+            "make_inputs may name its outputs"
+        )
+    return expected
 
 
 def _outputs(kernel: TunedKernel, problem: Problem) -> tuple[str, ...]:
@@ -135,6 +164,13 @@ class _CopiedInputs(CallInputs):
         super().__init__(dataclasses.replace(copies, outputs=outputs or tuple(tensors)), named, kernel.options)
         theirs = tensors_of(kernel.signature.named(arguments.args, arguments.kwargs))
         self._found = [(tensor, theirs[name]) for name, tensor in tensors.items()]
+
+        self._are_named = bool(outputs)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a launch left any tensor other than it was; outputs that are named are taken to be written."""
+        return self._are_named or not all(is_same(copy, original) for copy, original in self._found)
 
     def poison(self) -> None:
         """Restore the original values of every tensor, because it is unknown which of them a launch reads."""

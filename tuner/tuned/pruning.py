@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.errors import KernelError, UsageError
+from tuner.errors import KernelError, TunerError, UsageError, in_short
 
 OPTIONS = ("early_config_prune", "perf_model", "top_k")
 _log = logging.getLogger(__name__)
@@ -25,11 +25,26 @@ def pruned(
 ) -> list[Any]:
     """Return the `triton.Config`s left for a call: `early_config_prune` first, then the `top_k` of `perf_model`.
 
-    A single config is never pruned. KernelError where none is left, UsageError where `top_k` is no number.
+    A single config is never pruned. KernelError where none is left or a user's function raises, UsageError where
+    `top_k` is no number.
     """
+    if len(configs) == 1:
+        return list(configs)
+    import torch
+
+    try:
+        return _pruned(op, prune, configs, named, kwargs)
+    except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as e:
+        # A user's function may raise anything. This kernel then cannot be tuned, but others can.
+        raise KernelError(f"prune_configs_by of {op} failed: {in_short(e)}"[:500]) from e
+
+
+def _pruned(
+    op: str, prune: Mapping[str, Any], configs: Sequence[Any], named: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
     kept = list(configs)
-    if len(kept) == 1:
-        return kept
     if (early := prune.get("early_config_prune")) is not None:
         kept = list(early(list(configs), named, **kwargs))
         if not kept:

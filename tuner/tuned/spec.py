@@ -29,6 +29,8 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
     def unlisted(config: Config, problem: Problem, device: Device) -> str | None:
         if config in kernel.config_list or config == kernel.default_config(problem, device):
             return None
+        if config in kernel.config_list:  # the default made known what `early_config_prune` returns
+            return None
         return "it is none of the configs that the decorator lists"
 
     def pruned(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001

@@ -7,11 +7,12 @@ before Dynamo looks at it, by the same kernel with the one config that was chose
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.errors import KernelError, TunerError, first_line
 from tuner.hardware import device as devices
 from tuner.launch import compat
 from tuner.lookup import lookup as lookups
@@ -20,7 +21,10 @@ from tuner.startup.after_import import after_import
 ChooseTraced = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """Given an `Autotuner`, and a traced call's positional and keyword arguments, returns its `triton.Config`, or None."""
 _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
+_log = logging.getLogger(__name__)
 _choosers: list[ChooseTraced] = []
+_said: set[str] = set()
+"""The kernels of which was said why nothing is chosen."""
 _original: list[Any] = []
 """torch's own method while another is in its place."""
 _awaited: list[str] = []
@@ -38,6 +42,12 @@ class TracedTensor:
         """Return the offset in bytes, where it is known."""
         offset = self._tensor.storage_offset()
         return int(offset * self._tensor.element_size()) if isinstance(offset, int) else 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the fake tensor has: a function that prunes may ask for strides or a device."""
+        if name == "_tensor":  # of a copy that has none yet
+            raise AttributeError(name)
+        return getattr(self._tensor, name)
 
 
 def ask(choose: ChooseTraced) -> None:
@@ -94,6 +104,11 @@ def _chosen(kernel: Any, args: Any, kwargs: Any) -> Any:
     try:
         given = [_value(each) for each in args], {name: _value(each) for name, each in kwargs.items()}
         return next(filter(None, (choose(kernel, *given) for choose in tuple(_choosers))), None)
+    except KernelError as e:
+        if (name := f"{kernel.base_fn.__module__}.{kernel.base_fn.__qualname__}") not in _said:
+            _said.add(name)
+            _log.warning("%s is left to TorchInductor: %s", name, first_line(e))
+        return None
     except (TunerError, NotImplementedError):
         return None
 

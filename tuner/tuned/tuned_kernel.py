@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 from tuner.errors import ConfigError, KernelError, UsageError
 from tuner.hardware import device as devices
@@ -65,6 +66,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self.config_list = ConfigList(options.name, configs)
         self.cache: dict[Problem, Any] = {}
         self._known = KnownCalls(self.signature)
+        self._pruned_by_values: dict[Problem, list[Any]] = {}
         self._zeroing = Zeroing(options.reset_to_zero)
         super().__init__(
             fn,
@@ -89,7 +91,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         self._current_call = threading.local()
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self.__module__, self.__qualname__ = self.base_fn.__module__, self.base_fn.__qualname__
-        lookups.on_change(self._forget)
+        _kernels.add(self)
 
     def __reduce__(self) -> str:
         # A kernel is pickled by reference, as the function that it takes the place of; a copy is the kernel itself.
@@ -203,13 +205,25 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         """Return the configs to try for a problem, which are those that `prune_configs_by` leaves.
 
         Raises:
-            KernelError: pruning needs arguments, and there are none.
+            KernelError: pruning needs arguments, and there are none; or it fails.
         """
         if not self.options.prune:
             return self.configs
-        call = self.current_call(problem) or self.arguments_factory.shaped(problem)
+        if (call := self.current_call(problem)) is not None:
+            return self._pruned(call)
+        if problem not in self._pruned_by_values:
+            try:
+                return self._pruned(self.arguments_factory.shaped(problem))
+            except KernelError:  # it may look at values; an error of the second attempt is reported
+                self._pruned_by_values[problem] = self._pruned(self.arguments_factory.made(problem, "cpu", 0))
+        return self._pruned_by_values[problem]
+
+    def _pruned(self, call: Arguments) -> list[Any]:
         named = dict(zip(self.arg_names, call.args, strict=False))
-        return pruned(self.options.name, self.options.prune, self.configs, named, call.launch_kwargs())
+        found = pruned(self.options.name, self.options.prune, self.configs, named, call.launch_kwargs())
+        for config in found:
+            self.config_list.add(config)  # early_config_prune may return configs of its own
+        return found
 
     def current_call(self, problem: Problem) -> Arguments | None:
         """Return the call under way in this thread if it has this problem, else None."""
@@ -304,7 +318,15 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
     def _forget(self) -> None:
         self.cache.clear()
+        self._pruned_by_values.clear()
         self._known.forget()
 
 
+def _forget_all() -> None:
+    for kernel in list(_kernels):
+        kernel._forget()
+
+
+_kernels: WeakSet[TunedKernel] = WeakSet()
+lookups.on_change(_forget_all)
 Measure = Callable[[TunedKernel, Problem, Arguments, Device], Config | None]

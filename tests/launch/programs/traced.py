@@ -97,6 +97,21 @@ with tuner.adopt("library"):
     ]
 with tuner.adopt("library", on_miss="first"):
     told["first"] = blocks(library.scale, size=500)
+
+
+def looks(configs, named, **_):
+    return configs if named["x"].stride(0) == named["y"].dim() == 1 else []
+
+
+def fails(configs, named, **_):
+    assert type(named["x"]).__name__ != "TracedTensor"
+    return configs
+
+
+for name, prune in {"looked at": looks, "failed": fails}.items():
+    pruning = triton.autotune(library.scale.configs, key=["N"], prune_configs_by={"early_config_prune": prune})
+    with tuner.adopt("library"):
+        told[name] = [blocks(pruning(library.scale.fn)) for _ in range(2)]
 told["undone"] = blocks(library.scale)
 for choose in (traced.choose_tuned, traced.choose_tuned):
     traced.stop_asking(choose)
