@@ -65,11 +65,39 @@ def test_refinements_count_as_trials(trials, tried):
     assert search.most == trials
 
 
-def test_what_was_tried_before_is_not_proposed_again():
+def test_refinements_that_an_earlier_run_tried_are_proposed_and_take_no_leaders_place():
+    """A run that was stopped before its finals goes on: what led there plays them."""
+    known = complete(CONFIGS)
+    for config in (one for leader in CONFIGS[-REFINED_LEADERS:] for one in refine(leader)):
+        known[config] = Outcome(State.COMPLETE, median_us=known[CONFIGS[-1]].median_us - 1)
+    search = refined(trials=len(CONFIGS) + 1)
+    assert search.propose(known) == CONFIGS
+    assert search.reserve() == []
+    assert {*search.propose(known)} == {*refine(CONFIGS[-1]), *refine(CONFIGS[-2])}
+    assert search.propose(known) == ()
+
+
+def test_a_refinement_that_led_an_earlier_run_is_proposed_though_another_config_leads_now():
+    known = complete(CONFIGS)
+    led = CONFIGS[0].replace(num_ctas=2)
+    known[led] = Outcome(State.COMPLETE, median_us=1.0)
+    stranger = Config("toy", BLOCK=999, num_ctas=2)
+    known[stranger] = Outcome(State.COMPLETE, median_us=0.5)
     search = refined()
-    search.propose({})
-    known = complete([*CONFIGS, CONFIGS[-1].replace(maxnreg=128)])
-    assert CONFIGS[-1].replace(maxnreg=128) not in search.propose(known)
+    search.propose(known)
+    wave = search.propose(known)
+    assert led in wave
+    assert stranger not in wave  # no config of this search has it
+    assert {*refine(CONFIGS[-1]), *refine(CONFIGS[-2])} <= {*wave}
+
+
+def test_no_config_is_proposed_twice():
+    search = refined()
+    outcomes, waves = complete(CONFIGS[:1]), []
+    while wave := search.propose(outcomes):
+        waves += wave
+        outcomes |= complete(wave)
+    assert len(waves) == len(set(waves))
 
 
 def test_a_search_of_failures_has_no_leaders():

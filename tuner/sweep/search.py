@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -102,6 +103,17 @@ def by_time(outcomes: Mapping[Config, Outcome]) -> list[Config]:
     return [config for _, config in sorted(timed)]
 
 
+def times_of(outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
+    """Return the median of every config whose trial is COMPLETE, microseconds."""
+    return {config: outcome.median_us for config, outcome in outcomes.items() if outcome.median_us is not None}
+
+
+def failures_of(outcomes: Mapping[Config, Outcome]) -> frozenset[Config]:
+    """Return the configs that failed: not those left out because another's program is theirs (INVALID)."""
+    right = (State.COMPLETE, State.INVALID)
+    return frozenset(config for config, outcome in outcomes.items() if outcome.state not in right)
+
+
 class RefinedSearch:
     """A search followed by the refinements of the configs that lead at its end."""
 
@@ -118,6 +130,7 @@ class RefinedSearch:
         """
         self._search, self._refine, self._trials, self._able = search, refine, trials, able
         self._count = 0
+        self._proposed: set[Config] = set()
         self._over = False
         self._coming: Sequence[Config] = ()
 
@@ -138,12 +151,16 @@ class RefinedSearch:
             return ()
         wave = self._search.propose(outcomes)
         left = MAX_REFINEMENTS if self._trials is None else min(MAX_REFINEMENTS, self._trials - self._count)
-        refinements = self._refinements(outcomes)[: max(0, left)]
+        self._proposed.update(wave)
+        refinements = self._refinements(outcomes)
+        new = [config for config in refinements if config not in outcomes][: max(0, left)]
         if wave:
-            self._coming = refinements
+            self._coming = new
         else:
             self._over, self._coming = True, ()
-            wave = refinements
+            # What an earlier run tried costs nothing, and plays the finals if it is fast.
+            wave = [*(config for config in refinements if config in outcomes), *new]
+            self._proposed.update(wave)
         self._count += len(wave)
         return wave
 
@@ -152,7 +169,11 @@ class RefinedSearch:
         return [*self._search.reserve(), *self._coming]
 
     def _refinements(self, outcomes: Mapping[Config, Outcome]) -> list[Config]:
-        """Return the leaders' refinements that were not tried yet."""
-        leaders = by_time(outcomes)[:REFINED_LEADERS]
-        refinements = dict.fromkeys(config for leader in leaders for config in self._refine(leader))
-        return [config for config in refinements if config not in outcomes]
+        """Return the leaders' refinements, and those that lead by an earlier run's trials, less what was proposed."""
+        ranked = by_time(outcomes)
+        refined = (refinements for config in ranked if (refinements := self._refine(config)))
+        found = dict.fromkeys(one for refinements in itertools.islice(refined, REFINED_LEADERS) for one in refinements)
+        if leading := [config for config in ranked[:MAX_REFINEMENTS] if config not in self._proposed and config not in found]:
+            ours = {one for config in self._proposed if config in outcomes for one in self._refine(config)}
+            found.update(dict.fromkeys(config for config in leading if config in ours))
+        return [config for config in found if config not in self._proposed]
