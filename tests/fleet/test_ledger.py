@@ -74,3 +74,22 @@ def test_a_ladder_is_over_only_once_its_family_is_written(store):
         assert not feed.over  # here a sweep writes what has ended
         agenda.release(step.problem)
     assert list(feed.over) == [ladder]
+
+
+def test_a_problem_that_is_a_step_of_a_ladder_too_is_over_when_it_ends(store):
+    feed = Feed(lambda _config, _problem: None)
+    (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))
+    feed.add(ladder)
+    feed.add(ladder.rungs[0])
+    while feed:
+        feed.ended(feed.take().problem, Result(None), ())
+    feed.written()
+    assert list(feed.over) == [ladder.rungs[0], ladder]
+
+
+def test_a_problem_that_has_ended_here_is_begun_no_more(store, monkeypatch):
+    run = store.begin_run(HELLO.device, HELLO.environment, argv=[], host="a")
+    agenda = SharedAgenda(store, run, Feed(lambda _config, _problem: None), fresh=False)
+    monkeypatch.setattr(store, "begin_claimed", lambda *_: False)
+    assert not agenda.begin(PROBLEM)
+    assert agenda.problems == []

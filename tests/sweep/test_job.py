@@ -94,6 +94,17 @@ def test_finalists_are_the_fastest_within_five_percent_and_the_default_without_t
     assert job.finalists() == [job.candidates[1], job.candidates[2]]
 
 
+def test_a_ladder_hears_no_time_of_what_the_finals_rejected_and_of_all_that_failed_that_it_did():
+    job = Job(make_search_task(PROBLEM, DEVICE, trials=4), EXHAUSTIVE)
+    before = job.default.replace(num_stages=job.default["num_stages"] + 1)
+    job.resume({before: Outcome(State.WRONG_RESULT, "wrong")})
+    settle(job, [110.0, 104.0, 106.0, 100.0])
+    job.rejected[job.candidates[3].digest] = "wrong"
+    job.outcomes[job.candidates[2]] = Outcome(State.INVALID, "same program as another")
+    assert job.times_us == {job.candidates[0]: 110.0, job.candidates[1]: 104.0}
+    assert job.failed == {before, job.candidates[3]}
+
+
 def test_a_default_that_failed_is_no_finalist():
     job, _ = job_of(lambda config: None, trials=2)
     job.outcomes[job.default] = Outcome(State.CRASHED, "x")

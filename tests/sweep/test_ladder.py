@@ -17,8 +17,9 @@ from tuner.problem.batches import batch_of
 from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
 from tuner.store.records import DecidedFamily, Winner
+from tuner.sweep import ladder as ladder_module
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import CHECKS, GAP, MAX_PROBES, PROBE, Result
+from tuner.sweep.ladder import CHECKS, FAILED, GAP, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -407,3 +408,160 @@ def test_ranges_that_end_with_one_problem_are_one_family_of_a_run():
     many, few = (family.grid(range(4, 5), range(first, 9), batched) for first in (5, 8))
     for grids in (few + many, many + few):
         assert sorted(found.batches for found in climb(Agenda([], grids, time_us), {})) == [(5, 5), (6, 6), (7, 8)]
+
+
+BIG, SAFE = CONFIGS[-1], CONFIGS[0]
+
+
+def climb_with_failures(
+    agenda: Agenda, fails: Callable[[Config, int], bool], tuned: dict[Problem, Winner]
+) -> tuple[list[Family], list[TuningStep]]:
+    """Tune with a faster config and a slower one, each of which fails at some Ms; returns the families and the steps.
+
+    A step of a problem that was tuned before has that winner and no finals.
+    """
+    found, steps = list[Family](), list[TuningStep]()
+    us = {BIG: 20.0, SAFE: 22.0}
+    while agenda:
+        steps.append(step := agenda.take())
+        right = [config for config in us if not fails(config, step.problem.m)]
+        won = tuned.get(step.problem)
+        ratios = {} if won else {config: us[config] / us[right[0]] for config in right}
+        if won is None and right:
+            won = dataclasses.replace(winner(step.problem, right[0]), median_us=us[right[0]])
+            tuned[step.problem] = won
+        failed = frozenset(us.keys() - set(right))
+        result = Result(won, ratios, {config: us[config] for config in right}, failed)
+        found += agenda.ended(step.problem, result, tuned.values())
+    return found, steps
+
+
+def serving(found: list[Family], tuned: dict[Problem, Winner]) -> dict[int, Config]:
+    return {
+        m: tuned[problem(each.row_m)].config
+        for family in found
+        for each in family.ranges
+        for m in range(each.first_m, each.last_m + 1)
+    }
+
+
+FAILURES: dict[str, Callable[[Config, int], bool]] = {
+    "where a tile is not full": lambda config, m: config == BIG and m % 16 != 0,
+    "of odd rows, and of many": lambda config, m: m % 2 != 0 if config == BIG else m > 100,
+    "of few rows, and of many": lambda config, m: m < 70 if config == BIG else m > 90,
+    "here and there": lambda config, m: random.Random(f"{config}{m}").random() < 0.2,
+}
+
+
+@pytest.mark.parametrize("last", [16, 128, 300])
+@pytest.mark.parametrize("fails", FAILURES.values(), ids=FAILURES)
+def test_a_config_that_failed_at_an_m_beside_others_does_not_serve_them(fails, last):
+    (ladder,) = family.ladders(range(1, last + 1), problem)
+    tuned: dict[Problem, Winner] = {}
+    found, steps = climb_with_failures(Agenda([], [ladder]), fails, tuned)
+    played = [step.problem.m for step in steps]
+    served = serving(found, tuned)
+    for m, config in served.items():
+        beside = max((at for at in played if at <= m), default=m), min(at for at in played if at >= m)
+        assert not any(fails(config, at) for at in beside if at in played)
+    for m in set(range(1, last + 1)) - set(served):
+        below, above = (
+            max((at for at in played if at <= m), default=0),
+            min((at for at in played if at >= m), default=m),
+        )
+        assert any(fails(config, at) for config in (BIG, SAFE) for at in (below, above))
+
+
+@pytest.mark.parametrize("mends", [0, MAX_REPAIR_ROUNDS])
+def test_a_served_config_that_fails_its_check_counts_and_loses_the_range(mends, monkeypatch):
+    monkeypatch.setattr(ladder_module, "MAX_REPAIR_ROUNDS", mends)
+    (ladder,) = family.ladders(range(1, 257), problem)
+    tuned: dict[Problem, Winner] = {}
+
+    def fails(config: Config, m: int) -> bool:
+        return config == BIG and m not in family.rungs(1, 256)
+
+    found, steps = climb_with_failures(Agenda([], [ladder]), fails, tuned)
+    checks = [step for step in steps if step.in_finals]
+    assert len(checks) > CHECKS if mends else len(checks) == CHECKS
+    served = serving(found, tuned)
+    assert not {m for m, config in served.items() if config == BIG} & {step.problem.m for step in checks}
+    if not mends:
+        assert found[0].check.worst == FAILED
+
+
+def test_where_both_points_configs_fail_at_the_other_the_range_ends_and_a_second_run_knows():
+    """What lies between is served by neither: below one M only one config is right, and above only the other."""
+    (ladder,) = family.ladders(range(1, 4097), problem)
+    tuned: dict[Problem, Winner] = {}
+
+    def fails(config: Config, m: int) -> bool:
+        return (config == SAFE) == (m >= 3000)
+
+    found, _ = climb_with_failures(Agenda([], [ladder]), fails, tuned)
+    below, above = found
+    assert (below.first_m, above.last_m) == (1, 4096)
+    assert below.last_m < 3000 <= above.first_m
+    assert above.first_m - below.last_m <= 4096 // 64
+    again = Agenda([], [ladder])
+    again.know(map(recorded, found))
+    before = set(tuned)
+    assert climb_with_failures(again, fails, tuned)[0] == []
+    assert set(tuned) == before
+    half = Agenda([], [ladder])
+    half.know([recorded(above)])
+    assert [each.ranges for each in climb_with_failures(half, fails, tuned)[0]] == [below.ranges, above.ranges]
+
+
+def test_an_m_at_which_every_config_fails_ends_a_range_and_is_tried_once():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    tuned: dict[Problem, Winner] = {}
+    found, steps = climb_with_failures(Agenda([], [ladder]), lambda _config, m: m == 48, tuned)
+    ms = [step.problem.m for step in steps]
+    assert len(ms) == len(set(ms))
+    served = serving(found, tuned)
+    if 48 in ms:
+        assert 48 not in served
+
+
+def test_a_winner_of_before_that_fails_now_serves_no_range():
+    (ladder,) = family.ladders(range(1, 65), problem)
+    stale = problem(16)
+    tuned = {stale: winner(stale, BIG)}
+    found, _ = climb_with_failures(Agenda([], [ladder]), lambda config, m: config == BIG and m <= 16, tuned)
+    assert serving(found, tuned)[12] == SAFE
+
+
+@pytest.mark.parametrize("finishes_first", [True, False])
+def test_a_problem_listed_beside_a_ladder_that_comes_to_it_later_is_taken_once(finishes_first):
+    (ladder,) = family.ladders(range(1, 1001), problem)
+
+    def ms_taken(listed: list[Problem]) -> list[int]:
+        """The Ms in their order; what is listed takes longer than all that the ladder can do without it."""
+        agenda, tuned = Agenda(listed, [ladder], time_us, finishes_first=finishes_first), dict[Problem, Winner]()
+        taken, slow = list[int](), list[Problem]()
+        while agenda or slow:
+            if agenda:
+                at = agenda.take().problem
+                taken.append(at.m)
+                if at in listed:
+                    slow.append(at)
+                    continue
+            else:
+                at = slow.pop()
+            tuned[at] = winner(at, min(CONFIGS, key=lambda config: time_us(config, at)))
+            agenda.ended(at, Result(tuned[at]), tuned.values())
+        return taken
+
+    later = set(ms_taken([])) - {rung.m for rung in ladder.rungs}
+    assert len(later) > CHECKS
+    for m in later:
+        taken = ms_taken([problem(m)])
+        assert len(taken) == len(set(taken))
+
+
+def test_a_problem_that_a_ladder_awaits_is_not_listed_again():
+    (ladder,) = family.ladders(range(1, 5), problem)
+    agenda = Agenda([], [ladder], time_us)
+    agenda.add(problem(4))
+    assert [each.m for each in agenda.problems] == [1, 4]

@@ -70,10 +70,11 @@ class Feed(Agenda):
 
     def ended(self, problem: Problem, result: Result, winners: Iterable[Winner]) -> list[Family]:
         """See `Agenda.ended`; also notes what is over by it, for `written` to tell the driver."""
-        awaited = self._awaiting.get(problem, [])
+        awaited, is_listed = self._awaiting.get(problem, []), problem in self._listed
         complete = super().ended(problem, result, winners)
         pending = {id(progress) for each in self._awaiting.values() for progress in each}
-        self._ended += [each.ladder for each in awaited if id(each) not in pending] if awaited else [problem]
+        self._ended += [progress.ladder for progress in awaited if id(progress) not in pending]
+        self._ended += [problem] if is_listed else []
         return complete
 
     def written(self) -> None:

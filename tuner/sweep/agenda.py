@@ -47,6 +47,9 @@ class Agenda:
         """
         self._estimate, self._finishes_first = estimate, finishes_first
         self._steps: list[TuningStep] = []
+        self._listed: set[Problem] = set()  # as problems of their own, and not ended
+        self._open: set[Problem] = set()  # of steps that were listed or taken and have not ended
+        self._complete: set[Problem] = set()
         self._awaiting: dict[Problem, list[LadderProgress]] = {}
         self._progress: list[LadderProgress] = []
         self._by_family: dict[Problem, list[LadderProgress]] = {}
@@ -65,7 +68,8 @@ class Agenda:
     def add(self, item: Problem | Ladder) -> None:
         """List one more problem or ladder; see `distinct`."""
         if isinstance(item, Problem):
-            self._steps.append(TuningStep(item))
+            self._listed.add(item)
+            self._list([TuningStep(item)])
             return
         progress = LadderProgress(item, self._estimate, self._known.get(item.family, ()))
         self._progress.append(progress)
@@ -110,6 +114,7 @@ class Agenda:
     def drop(self) -> list[Problem]:
         """Give up what was not begun, and return its problems."""
         given_up, self._steps = self.problems, []
+        self._open.difference_update(given_up)
         self._awaiting.clear()
         return given_up
 
@@ -125,17 +130,26 @@ class Agenda:
             result, winners: see `LadderProgress.ended`.
         """
         complete = []
+        self._listed.discard(problem)
+        self._open.discard(problem)
         for progress in self._awaiting.pop(problem, ()):
-            self._add(progress, progress.ended(problem.m, result, winners))
-            if progress.family is not None:
-                complete.append(progress.family)
+            self._add(progress, progress.ended(problem.m, result, winners, self._open))
+            for family in progress.families:
+                if (last := family.at(family.last_m)) not in self._complete:  # a run records one for each largest M
+                    self._complete.add(last)
+                    complete.append(family)
         return complete
 
     def written(self) -> None:
         """Called once the winners and families of all ended problems are stored."""
 
     def _add(self, progress: LadderProgress, steps: Sequence[TuningStep], *, is_begin: bool = False) -> None:
-        new = [step for step in steps if step.problem not in self._awaiting]
-        self._steps = [*new, *self._steps] if self._finishes_first and not is_begin else [*self._steps, *new]
+        self._list(steps, first=self._finishes_first and not is_begin)
         for step in steps:
             self._awaiting.setdefault(step.problem, []).append(progress)
+
+    def _list(self, steps: Iterable[TuningStep], *, first: bool = False) -> None:
+        """List steps, before all others or after them, except those whose problem is listed or at work already."""
+        new = [step for step in steps if step.problem not in self._open]
+        self._open.update(step.problem for step in new)
+        self._steps = [*new, *self._steps] if first else [*self._steps, *new]

@@ -10,7 +10,7 @@ from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
-from tuner.store.records import PROTOCOL, Winner
+from tuner.store.records import PROTOCOL, Outcome, Winner
 from tuner.sweep.job import Job, version_of
 from tuner.sweep.search import Strategy
 from tuner.sweep.storage import StoreReader
@@ -62,13 +62,12 @@ class History:
             return None
         return winner if winner is not None and holds and self._is_newest(winner) else None
 
-    def times_us(self, problem: Problem) -> dict[Config, float]:
-        """Return the median of every config of a problem whose trial is COMPLETE."""
+    def settled(self, problem: Problem) -> dict[Config, Outcome]:
+        """Return what is known of every config of a problem; see `Store.settled`."""
         if self._store is None:
             return {}
         versions = map(version_of, _serving(problem, self._device).values())
-        settled = self._store.settled(self._device, self._environment, problem, versions)
-        return {config: each.median_us for config, each in settled.items() if each.median_us is not None}
+        return self._store.settled(self._device, self._environment, problem, versions)
 
     def stored_winner(self, job: Job) -> Winner | None:
         """Return the stored winner of a job's problem if it holds: decided by today's protocol and kernel versions."""

@@ -16,7 +16,7 @@ from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
 from tuner.sweep.compile_pool import CompilePool, CompileResult, Failed, Urgency
 from tuner.sweep.measure import VENDOR
-from tuner.sweep.search import RefinedSearch, Strategy, by_time
+from tuner.sweep.search import RefinedSearch, Strategy, by_time, failures_of, times_of
 from tuner.sweep.search_task import SearchTask
 
 SPENT = "the time budget is spent"
@@ -131,9 +131,15 @@ class Job:
 
     @property
     def times_us(self) -> dict[Config, float]:
-        """The median of every config whose trial is COMPLETE, those of earlier runs included."""
+        """The median of every config whose trial is COMPLETE and that the finals did not reject, earlier runs' too."""
+        times = times_of({**self._known, **self.outcomes})
+        return {config: time_us for config, time_us in times.items() if config.digest not in self.rejected}
+
+    @property
+    def failed(self) -> frozenset[Config]:
+        """The configs that failed their trial, those of earlier runs included, or the finals' check."""
         tried = {**self._known, **self.outcomes}
-        return {config: outcome.median_us for config, outcome in tried.items() if outcome.median_us is not None}
+        return failures_of(tried) | {config for config in tried if config.digest in self.rejected}
 
     @property
     def states(self) -> Counter[State]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,6 +42,8 @@ RISE = 0.1
 The higher M's time is counted with the loss of the config that serves the Ms between. These cannot lose more than the
 rise, as long as no config takes less time for more rows.
 """
+FAILED = 10.0
+"""What a config that fails at an M counts for in a check there: its time over the fastest's."""
 _FINEST = 128
 """Within one step of probes, an M is probed half-way between two points only if they are more than M / 128 apart."""
 _TILE = 16
@@ -88,11 +90,13 @@ class Result:
         winner: the problem's winner; None without one.
         ratios: the times of the finals' contestants over the fastest's; empty where no finals were held.
         times_us: microseconds of each config whose trial is COMPLETE, those of earlier runs included.
+        failed: the configs that failed their trial or the finals' check, those of earlier runs included.
     """
 
     winner: Winner | None
     ratios: Mapping[Config, float] = field(default_factory=dict)
     times_us: Mapping[Config, float] = field(default_factory=dict)
+    failed: frozenset[Config] = frozenset()
 
 
 @dataclass(slots=True)
@@ -103,16 +107,19 @@ class LadderProgress:
         ladder: the Ms to serve.
         estimate: see Estimate.
         known: the families of the same problem that earlier runs recorded here.
-        family: the ranges of Ms, once all steps have ended; None before, where no rung has a winner, and where a known
-            family is as new as the winners of its rungs and ranges.
+        families: what was found, once all steps have ended; none before, where no rung has a winner, and where known
+            families are as new as the winners of their rungs and ranges. It is one, unless neither point's config may
+            serve the Ms between two.
     """
 
     ladder: Ladder
     estimate: Estimate
     known: Sequence[DecidedFamily] = ()
-    family: Family | None = None
+    families: list[Family] = field(default_factory=list)
     _points: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
+    _failed: dict[int, frozenset[Config]] = field(default_factory=dict)
+    _winnerless: set[int] = field(default_factory=set)
     _waiting: set[int] = field(default_factory=set)
     _later: list[list[int]] = field(default_factory=list)
     _probes: int = 0
@@ -136,24 +143,33 @@ class LadderProgress:
         self._later = [[m for m in rest if m not in firsts], firsts]
         return self._wait_for(TuningStep(self.ladder.at(m), warm_started=self.ladder.taught) for m in anchors)
 
-    def ended(self, m: int, result: Result, winners: Iterable[Winner]) -> list[TuningStep]:
+    def ended(
+        self, m: int, result: Result, winners: Iterable[Winner], begun: Iterable[Problem] = ()
+    ) -> list[TuningStep]:
         """Take note of how a step ended; return the steps that follow from it.
 
         Args:
             m: the step's M.
             result: how it ended.
             winners: the device's; no check is made of a problem that has one.
+            begun: problems that are listed or at work: none is made of these either, whose finals the served config
+                may not play.
         """
         self._waiting.discard(m)
-        ratio = result.ratios.get(self._served[m]) if m in self._served else None
-        if ratio is not None:
-            self._lost[m] = max(1.0, ratio)
-        if result.winner is not None and (m not in self._served or (ratio or 1.0) > 1 + GAP):
+        self._failed[m] = self._failed.get(m, frozenset()) | result.failed
+        served = self._served.get(m)
+        if served is not None and served in result.failed:
+            self._lost[m] = FAILED
+        elif served is not None and served in result.ratios:
+            self._lost[m] = max(1.0, result.ratios[served])
+        if result.winner is None or result.winner.config in result.failed:  # a winner of before that fails now
+            self._winnerless.add(m)
+        elif served is None or self._lost.get(m, 1.0) > 1 + GAP:
             self._points[m] = result.winner
             self._times[m] = result.times_us
-        return [] if self._waiting else self._next(winners)
+        return [] if self._waiting else self._next({*(winner.problem for winner in winners), *begun})
 
-    def _next(self, winners: Iterable[Winner]) -> list[TuningStep]:
+    def _next(self, taken: Set[Problem]) -> list[TuningStep]:
         while self._later:
             if ms := self._later.pop(0):
                 return self._wait_for(
@@ -165,15 +181,15 @@ class LadderProgress:
                 return self._wait_for(TuningStep(self.ladder.at(m), PROBE, warm_started=True) for m in ms)
         if not self._points or self._is_known():
             return []
-        if self._repair_rounds < MAX_REPAIR_ROUNDS and not self._points.keys().isdisjoint(self._served):
-            self._repair_rounds += 1  # a check lost much and is a point now: probes beside it come, then new checks
+        if self._repair_rounds < MAX_REPAIR_ROUNDS and max(self._lost.values(), default=1.0) > 1 + GAP:
+            self._repair_rounds += 1  # a check that lost much is a point now: others are drawn, after what it calls for
             self._served.clear()
             self._lost.clear()
         if not self._served and (probes := self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
-        if not self._served and (checks := self._checks(winners)):
+        if not self._served and (checks := self._checks(taken)):
             return self._wait_for(checks)
-        self.family = Family(self.ladder.family, tuple(self.ranges()), self._check(), self.ladder.batches)
+        self.families = self._serving()
         return []
 
     def _rows_of_known(self) -> list[int]:
@@ -182,12 +198,21 @@ class LadderProgress:
         return sorted(m for m in ms if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
 
     def _is_known(self) -> bool:
-        newest = max(winner.decided_at for winner in self._points.values())
-        served = (self.ladder.first_m, max(self._points), self.ladder.batches)
-        return any(
-            (each.family.first_m, each.family.last_m, each.family.batches) == served and each.decided_at >= newest
+        """Whether known families reach from the first M to the last point, with no point between two of them."""
+        newest, top = max(winner.decided_at for winner in self._points.values()), max(self._points)
+        known = [
+            (each.family.first_m, each.family.last_m)
             for each in self.known
-        )
+            if each.decided_at >= newest and each.family.batches == self.ladder.batches and each.family.last_m <= top
+        ]
+        first_m: int | None = self.ladder.first_m
+        while first_m is not None:
+            last_m = max((last for first, last in known if first == first_m), default=0)
+            if last_m in (0, top):
+                return last_m == top
+            next_point = min(m for m in self._points if m > last_m)
+            first_m = min((first for first, _ in known if last_m < first <= next_point), default=None)
+        return False
 
     def _won_beside(self, m: int) -> tuple[Config, ...]:
         """Return the winners of the nearest points below and above an M."""
@@ -203,7 +228,8 @@ class LadderProgress:
     def _probes_between(self) -> list[TuningStep]:
         """Return a step between neighbouring points of which neither may serve the Ms between, the widest first."""
         widest = sorted(self._undecided(), key=lambda pair: pair[0] / pair[1])
-        between = [middle for pair in widest if (middle := _middle(*pair)) is not None][: MAX_PROBES - self._probes]
+        middles = (_middle(*pair) for pair in widest)
+        between = [m for m in middles if m is not None and m not in self._winnerless][: MAX_PROBES - self._probes]
         self._probes += len(between)
         return [TuningStep(self.ladder.at(m), PROBE, self._won_beside(m), warm_started=True) for m in between]
 
@@ -211,33 +237,37 @@ class LadderProgress:
         return [
             (low, high)
             for low, high in pairwise(sorted(self._points))
-            if high > max(_TILE, low + 1) and self._may_lose(low, high)
+            if high > low + 1 and (high > _TILE or self._between(low, high)[0] is None) and self._may_lose(low, high)
         ]
 
     def _may_lose(self, low: int, high: int) -> bool:
         loss = self._between(low, high)[1]
         return loss > GAP or (1 + loss) * self._points[high].median_us > (1 + RISE) * self._points[low].median_us
 
-    def _between(self, low: int, high: int) -> tuple[int, float]:
+    def _between(self, low: int, high: int) -> tuple[int | None, float]:
         """Return which of two neighbouring points serves the Ms between them, and how much slower that may be.
 
         In general it is the higher point, for a config takes no longer for fewer rows. The exception is a tile of more
         rows than there are, which shows as a loss at the lower point. The lower point serves where its config loses
         less; as that may need another tile for one row more, its loss must be small and measured at the higher point.
-        Where the higher point's config cannot run, the lower point serves in any case.
+        Where the higher point's config cannot run or fails, the lower point serves, and where both fail, neither does.
         """
         measured = self._same(low, high) or self._points[low].config in self._times.get(high, {})
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
-        from_low = low_loss < min(high_loss, GAP) or high_loss == math.inf
-        return (low, low_loss) if measured and from_low else (high, high_loss)
+        if high_loss == math.inf:
+            return (None, math.inf) if low_loss == math.inf else (low, low_loss if measured else math.inf)
+        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.
 
-        Where it was not measured there, its time is estimated by the model's ratio of both Ms. The loss is infinity
-        where the config cannot run at the M next to it on that side: a kernel may need more rows than there are.
+        Where it was not measured there, the model says by how much its time differs. It is infinity where the config
+        failed there or at an M between, and where it cannot run beside that point: a kernel may need more rows than
+        there are.
         """
         config, there = self._points[won].config, self._points[at]
+        if self._fails(config, won, at):
+            return math.inf
         if config in (there.config, *there.tied):
             return 0.0
         beside = at + 1 if at < won else at - 1
@@ -251,14 +281,32 @@ class LadderProgress:
         best_us = self._times.get(at, {}).get(there.config, there.median_us)
         return max(0.0, time_us / best_us - 1)
 
+    def _fails(self, config: Config, one: int, other: int) -> bool:
+        """Whether a config is known to have failed from one M to another, both included."""
+        low, high = sorted((one, other))
+        return any(config in failed for m, failed in self._failed.items() if low <= m <= high)
+
+    def _serving(self) -> list[Family]:
+        """Return a family for each run of ranges without a gap."""
+        runs: list[list[Range]] = []
+        for each in self.ranges():
+            if runs and runs[-1][-1].last_m + 1 == each.first_m:
+                runs[-1].append(each)
+            else:
+                runs.append([each])
+        return [
+            Family(self.ladder.family, tuple(run), self._check(run[0].first_m, run[-1].last_m), self.ladder.batches)
+            for run in runs
+        ]
+
     def ranges(self) -> list[Range]:
-        """Return the ranges that the points found so far give, ascending."""
+        """Return the ranges that the points found so far give, ascending; with a gap where no point's config serves."""
         ms = sorted(self._points)
         undecided = set(self._undecided())
         ranges = [Range(ms[-1], ms[-1], ms[-1], MEASURED)]
         for low, high in reversed(list(pairwise(ms))):
-            if high - low > 1:
-                row_m = self._between(low, high)[0]
+            row_m = self._between(low, high)[0] if high - low > 1 else None
+            if row_m is not None:
                 evidence = ESTIMATED if (low, high) in undecided else MEASURED
                 goes_on = self._same(row_m, ranges[0].row_m) or self._loss(ranges[0].row_m, low) <= TIE
                 if row_m == high and not goes_on:  # its own M was given to the range above, with which it ties
@@ -266,8 +314,8 @@ class LadderProgress:
                     ranges.insert(0, Range(low + 1, high, high, evidence))
                 else:
                     self._extend(ranges, Range(low + 1, high - 1, row_m, evidence), goes_on=goes_on)
-            won = self._points[low]
-            goes_on = self._points[ranges[0].row_m].config in (won.config, *won.tied)
+            won, served = self._points[low], self._points[ranges[0].row_m].config
+            goes_on = ranges[0].first_m == low + 1 and served in (won.config, *won.tied)
             self._extend(ranges, Range(low, low, low, MEASURED), goes_on=goes_on)
         ranges[0] = ranges[0]._replace(first_m=self.ladder.first_m)
         return ranges
@@ -283,9 +331,9 @@ class LadderProgress:
     def _same(self, one: int, other: int) -> bool:
         return self._points[one].config == self._points[other].config
 
-    def _checks(self, winners: Iterable[Winner]) -> list[TuningStep]:
-        """Return steps at random Ms and batches, each with the config that the ranges give it."""
-        ranges, tuned = self.ranges(), {winner.problem for winner in winners}
+    def _checks(self, taken: Set[Problem]) -> list[TuningStep]:
+        """Return steps at random Ms and batches that are not taken, each with the config that the ranges give it."""
+        ranges = self.ranges()
         draw, batches = random.Random(str(self.ladder)), self.ladder.batches
         first, last = ranges[0].first_m, ranges[-1].last_m
         steps: list[TuningStep] = []
@@ -293,16 +341,16 @@ class LadderProgress:
             m = draw.randint(first, last)
             problem = self.ladder.at(m, batches and draw.randint(*batches))
             wanted = len(steps) < (CHECKS if batches is None else 1)
-            if wanted and problem not in tuned and m not in (*self._points, *self._served):
-                serving = next(each for each in ranges if m <= each.last_m)
+            serving = next((each for each in ranges if each.first_m <= m <= each.last_m), None)
+            if wanted and serving is not None and problem not in taken and m not in (*self._failed, *self._served):
                 self._served[m] = config = self._points[serving.row_m].config
                 steps.append(TuningStep(problem, None, (config,), in_finals=True, warm_started=True))
         return steps
 
-    def _check(self) -> Check | None:
-        if not self._lost:
+    def _check(self, first_m: int, last_m: int) -> Check | None:
+        lost = [ratio for m, ratio in self._lost.items() if first_m <= m <= last_m]
+        if not lost:
             return None
-        lost = self._lost.values()
         return Check(len(lost), statistics.geometric_mean(lost), max(lost))
 
 

@@ -14,7 +14,7 @@ from typing import cast
 from tuner.errors import KernelError, StoreError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.store.records import Trial, Winner
+from tuner.store.records import Outcome, Trial, Winner
 from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
 from tuner.sweep.history import History
@@ -24,6 +24,7 @@ from tuner.sweep.ladder import Result, TuningStep
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Plan
 from tuner.sweep.report import ProblemReport, Report
+from tuner.sweep.search import failures_of, times_of
 from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.sweep.storage import SweepStore
 from tuner.sweep.supervisor import Phase, WorkerSupervisor
@@ -209,8 +210,8 @@ class Loop:
         if winner is None:
             self._prefetcher.request(step, self._report.device)
             return False
-        times_us = self._history.times_us(problem) if self._agenda.awaits(problem) else {}
-        self._end(ProblemReport(problem, winner, _TUNED), times_us=times_us)
+        known = self._history.settled(problem) if self._agenda.awaits(problem) else {}
+        self._end(ProblemReport(problem, winner, _TUNED), known=known)
         return True
 
     def _leave_untried(self) -> None:
@@ -237,16 +238,19 @@ class Loop:
         self._end(_report(job, winner, reason), job)
 
     def _end(
-        self, report: ProblemReport, job: Job | None = None, *, times_us: Mapping[Config, float] | None = None
+        self, report: ProblemReport, job: Job | None = None, *, known: Mapping[Config, Outcome] | None = None
     ) -> None:
-        """Report a problem that ended, and go on with the ladders that waited for it; `times_us` as in `Result`."""
+        """Report a problem that ended, and go on with the ladders that waited for it.
+
+        Without a job, `known` is what earlier runs know of the problem's configs, None where it has no search.
+        """
         self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
         if job is not None:
-            result = Result(report.winner, job.ratios, job.times_us)
+            result = Result(report.winner, job.ratios, job.times_us, job.failed)
         else:
-            result = Result(report.winner, times_us=times_us or {})
+            result = Result(report.winner, {}, times_of(known or {}), failures_of(known or {}))
         self._advance_ladders(report.problem, result)
         self._agenda.release(report.problem)
 

@@ -173,7 +173,9 @@ class RefinedSearch:
         ranked = by_time(outcomes)
         refined = (refinements for config in ranked if (refinements := self._refine(config)))
         found = dict.fromkeys(one for refinements in itertools.islice(refined, REFINED_LEADERS) for one in refinements)
-        if leading := [config for config in ranked[:MAX_REFINEMENTS] if config not in self._proposed and config not in found]:
+        if leading := [
+            config for config in ranked[:MAX_REFINEMENTS] if config not in self._proposed and config not in found
+        ]:
             ours = {one for config in self._proposed if config in outcomes for one in self._refine(config)}
             found.update(dict.fromkeys(config for config in leading if config in ours))
         return [config for config in found if config not in self._proposed]

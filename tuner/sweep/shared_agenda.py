@@ -90,7 +90,8 @@ class SharedAgenda:
         """Begin a problem that this run has claimed, unless another run has taken it over meanwhile."""
         if self._store.begin_claimed(self._run, problem):
             return True
-        self._elsewhere.append(self._steps.pop(problem))
+        if (step := self._steps.pop(problem, None)) is not None:  # None for one that has ended here
+            self._elsewhere.append(step)
         return False
 
     def look_again(self, free: int) -> None:
