@@ -60,6 +60,20 @@ def test_a_crash_or_a_hang_is_settled_when_two_trials_in_a_row_agree(
     assert tried(State.CRASHED) == [State.CRASHED]
 
 
+def test_a_trial_without_memory_on_the_gpu_settles_nothing(store, device, environment, problem, kernel, make_trial):
+    """Another program may have had it, for as long as two runs and longer."""
+
+    def tried(state, message):
+        run = store.begin_run(device, environment, argv=[], host="node1")
+        store.record(run, [dataclasses.replace(make_trial(16), outcome=Outcome(state, message))])
+        return [outcome.state for outcome in store.settled(device, environment, problem, [kernel]).values()]
+
+    for _ in range(3):
+        assert tried(State.OUT_OF_RESOURCES, "OutOfMemoryError: CUDA out of memory") == []
+    assert tried(State.CRASHED, "") == []
+    assert tried(State.OUT_OF_RESOURCES, "OutOfResources: shared memory") == [State.OUT_OF_RESOURCES]
+
+
 def test_the_newest_trial_of_a_problem_is_dated(store, run, device, environment, problem, make_trial):
     assert store.newest_trial_at(device, environment, problem) is None
     store.record(run, [make_trial(16)])

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import errno
 import os
 import signal
 import time
@@ -16,6 +17,8 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.sweep.compile_pool import Compiled, CompilePool, Failed, Urgency
+from tuner.sweep.host_errors import host_error_in
+from tuner.sweep.measure import failure_of
 from tuner.sweep.search_task import list_spaces, make_search_task
 
 DEVICE = KNOWN["sm_90"]
@@ -43,6 +46,31 @@ def test_failures_of_a_compiler_stay_in_its_child_and_are_told(faulty, capfd):
     assert hung == Failed(State.TIMEOUT, "compile took more than 3 s")
     assert isinstance(noisy, Compiled)
     assert capfd.readouterr().out == ""
+
+
+def test_a_compiler_that_is_killed_twice_may_be_no_fault_of_the_config(faulty):
+    spec, problem = registry.find("faulty", "faulty"), faulty()
+    with CompilePool(DEVICE, workers=1) as pool:
+        (killed,) = wait_for(pool, [pool.request(spec, problem, Config("faulty", behaviour="killed", index=0))])
+    assert killed == Failed(State.CRASHED, "compiler died with signal SIGKILL")
+
+
+def test_a_full_disk_under_the_compilers_ends_the_sweep_and_is_no_result(faulty):
+    spec, problem = registry.find("faulty", "faulty"), faulty()
+    with CompilePool(DEVICE, workers=1) as pool:
+        key = pool.request(spec, problem, Config("faulty", behaviour="full", index=0))
+        with pytest.raises(SweepError, match=r"cache cannot be written .*No space left.*set \$TRITON_CACHE_DIR"):
+            wait_for(pool, [key])
+        assert pool.result(key) is None
+
+
+def test_a_missing_folder_of_the_cache_is_the_machines_error_and_another_missing_file_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "gone" / "cache"))
+    for missed in ("gone", "gone/cache", "gone/cache/AB/kernel.cubin"):
+        assert host_error_in(FileNotFoundError(errno.ENOENT, "", str(tmp_path / missed))) is not None
+    assert host_error_in(FileNotFoundError(errno.ENOENT, "", str(tmp_path / "other"))) is None
+    assert host_error_in(ValueError("cannot lower this")) is None
+    assert failure_of(PermissionError(errno.EACCES, "no")).state is State.CRASHED
 
 
 def test_a_pool_that_ends_while_children_start_leaves_nothing_on_the_screen(capfd):

@@ -97,6 +97,11 @@ class KernelVersion:
     source_hash: str
 
 
+def ran_out_of_memory(message: str) -> bool:
+    """Whether this message of an outcome says that the GPU had too little memory: perhaps another program had it."""
+    return message.startswith("OutOfMemoryError:")
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One config measured on one problem."""

@@ -37,6 +37,7 @@ from tuner.store.records import Resources, State
 from tuner.sweep import process
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
+from tuner.sweep.host_errors import host_error_in
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -130,6 +131,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._lost: deque[str] = deque()
         self._tried_again: set[str] = set()
         self._broken = False
+        self._host_error: OSError | None = None
         self._restarts = 0
         self._first_request = self._last_done = 0.0
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
@@ -223,8 +225,14 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         """Restart children that died and schedule their lost tasks again; call it now and then.
 
         Raises:
-            SweepError: the children die again and again before they can compile anything.
+            SweepError: the children die again and again before they can compile anything, or cannot write what they
+                compiled: no config is to blame for that.
         """
+        if self._host_error is not None:
+            raise SweepError(
+                f"Triton's cache cannot be written ({in_short(self._host_error)}): make room, or set $TRITON_CACHE_DIR"
+                " to another folder, then type the same command again"
+            )
         if self._at_work and self._pool.done() and not self._pool.result().active:
             self._broken = True
         if self._broken:
@@ -312,8 +320,11 @@ class CompilePool(AbstractContextManager["CompilePool"]):
             # Killed from outside, for instance by the system out of memory. The config gets a second chance.
             self._tried_again.add(key)
             self._lost.append(key)
+        elif (host_error := host_error_in(error)) is not None:
+            self._host_error = host_error
         else:
-            self._results[key] = Failed(State.COMPILE_ERROR, self._failure_message(error))
+            state = State.CRASHED if getattr(error, "exitcode", 0) in _KILLED else State.COMPILE_ERROR
+            self._results[key] = Failed(state, self._failure_message(error))
 
     def _failure_message(self, error: BaseException) -> str:
         exitcode, pid = getattr(error, "exitcode", None), getattr(error, "pid", None)
@@ -328,7 +339,11 @@ class CompilePool(AbstractContextManager["CompilePool"]):
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
-    """Compile one config for the active driver's target. Runs in a child of the pool."""
+    """Compile one config for the active driver's target. Runs in a child of the pool.
+
+    Raises:
+        OSError: the machine failed, and not the compile; see `host_error_in`.
+    """
     from tuner.launch.plan import recorded  # it needs torch, which the parent may do without
 
     process.clear_output()
@@ -341,6 +356,8 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
         launched = [each for _, each in seen.launches] or [compiled]
         return Compiled(read_resources(compiled, compile_ms), program(*launched))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
+        if (host_error := host_error_in(e)) is not None:
+            raise host_error from None
         return Failed(State.COMPILE_ERROR, in_short(e))
 
 

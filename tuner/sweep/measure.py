@@ -16,6 +16,7 @@ from tuner.launch.plan import recorded
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State
 from tuner.sweep import buffer_sets, finals, verify
+from tuner.sweep.host_errors import host_error_in
 from tuner.sweep.nvml import Clocks, ClockSample
 from tuner.sweep.timer import Timer
 
@@ -230,13 +231,10 @@ def context_is_lost(timer: Timer) -> bool:
 
 def failure_of(error: Exception) -> Outcome:
     """Return the outcome of a launch that raised."""
+    if host_error_in(error) is not None:
+        return Outcome(State.CRASHED, in_short(error))  # not the config's fault: a second trial must agree
     resources = type(error).__name__ in ("OutOfResources", "OutOfMemoryError")
     return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
-
-
-def ran_out_of_memory(message: str) -> bool:
-    """Whether this message of an outcome says that the GPU had too little memory."""
-    return message.startswith("OutOfMemoryError:")
 
 
 def _complete(candidate: _Candidate, sample: ClockSample) -> Outcome:

@@ -9,13 +9,12 @@ from enum import Enum, auto
 
 from tuner.errors import SweepError
 from tuner.kernel.config import Config
-from tuner.store.records import Outcome, State, Verdict
+from tuner.store.records import Outcome, State, Verdict, ran_out_of_memory
 from tuner.sweep import messages
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import Compiled, CompilePool, Urgency
 from tuner.sweep.gpu_slot import GpuSlot
 from tuner.sweep.job import SPENT, Job
-from tuner.sweep.measure import ran_out_of_memory
 from tuner.sweep.worker import Worker
 
 BATCH = 16

@@ -8,6 +8,7 @@ each for the inputs that they hold.
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import os
 import signal
@@ -130,6 +131,13 @@ def _compile(problem, config):
     if behaviour == "segfault":
         os.write(2, b"LLVM ERROR: unreachable executed\n")
         os.abort()
+    if behaviour == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "full":
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as e:
+            raise RuntimeError("cannot lower this") from e
     if behaviour == "hang":
         time.sleep(3600)
     if behaviour == "slow":
