@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from tuner.bench import retime
 from tuner.bench.retime import State
-from tuner.errors import SweepError
-from tuner.hardware.device import KNOWN
+from tuner.errors import StoreError, SweepError
+from tuner.hardware.device import KNOWN, Environment
 from tuner.lookup import match_rules
+from tuner.store.store import Store
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.messages import FinalsPlayed
 
@@ -44,6 +46,19 @@ class Runner:
 
     def restart(self):
         self.process += 1
+
+
+@pytest.mark.parametrize(("raised", "status"), [(KeyboardInterrupt, "INTERRUPTED"), (StoreError, "FAILED")])
+def test_a_run_that_keeps_winners_says_how_it_ended(raised, status, tmp_path, monkeypatch):
+    def decide(*_):
+        raise raised
+
+    monkeypatch.setattr(retime, "_decide", decide)
+    with Store.open(tmp_path / "tuner.db") as store:
+        runner = SimpleNamespace(device=Runner.device, environment=Environment("3.7.1", "2.13.0", "", "", "3.11"))
+        with pytest.raises(raised):
+            retime.keep(store, [None], runner, [])
+        assert [row.status for row in store.runs()] == [status]
 
 
 @pytest.fixture

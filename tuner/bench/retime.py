@@ -117,7 +117,8 @@ def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Se
     assert runner.environment is not None
     with store.sole_writer():
         run = store.begin_run(runner.device, runner.environment, argv=argv, host=platform.node())
-        kept = sum(_decide(store, run, one) for one in played)
+        with store.ending_if_raised(run):
+            kept = sum(_decide(store, run, one) for one in played)
         store.end_run(run, RunStatus.DONE)
     return kept
 

@@ -38,7 +38,7 @@ _MEANINGS = {
     "file is not a database": f"not a SQLite database: {ANOTHER}",
     "malformed": DAMAGED,
     "Could not decode": DAMAGED,
-    "database or disk is full": "the disk is full: nothing of this was written, make room and go on",
+    "database or disk is full": "the disk is full: nothing of this was written; make room, then type the command again",
     "disk I/O error": "the disk could not be read or written: nothing of this was written",
     "readonly database": f"not writable: check its permissions and its folder's, or {ANOTHER}",
     "unable to open": f"could not be opened: check its permissions and its folder's, or {ANOTHER}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -157,6 +157,17 @@ class Store(Listings, AbstractContextManager["Store"]):
             self._outage.given_up = True
         self._set_status(run, status)
         self._end_outage_buffer()
+
+    @contextmanager
+    def ending_if_raised(self, run: Run) -> Iterator[None]:
+        """End a run as INTERRUPTED by Ctrl-C, or as FAILED, where the block raises."""
+        try:
+            yield
+        except BaseException as e:
+            # A store that cannot be written may be what raised.
+            with suppress(StoreError):
+                self.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
+            raise
 
     @survives_outage
     def _set_status(self, run: Run, status: RunStatus) -> None:

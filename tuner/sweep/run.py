@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from tuner.errors import KernelError, StoreError
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -101,13 +101,8 @@ def sweep(
             observer=observer or Observer(),
             report=report,
         )
-        try:
+        with store.ending_if_raised(run):
             loop.work(stop or threading.Event())
-        except BaseException as e:
-            # A store that cannot be written may be what raised.
-            with contextlib.suppress(StoreError):
-                store.end_run(run, RunStatus.INTERRUPTED if isinstance(e, KeyboardInterrupt) else RunStatus.FAILED)
-            raise
         store.end_run(run, RunStatus.INTERRUPTED if report.interrupted else RunStatus.DONE)
         if processes.pool is not None:
             report.compiled, report.compile_s = processes.pool.compiled, processes.pool.seconds

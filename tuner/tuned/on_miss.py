@@ -143,8 +143,9 @@ def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environm
     try:
         with Store.open(None) as store, store.sole_writer():
             run = store.begin_run(job.device, environment, argv=["tune_on_miss"], host=platform.node())
-            store.record(run, trials)
-            store.decide(run, job.problem, job.version(verdict.config), verdict)
+            with store.ending_if_raised(run):
+                store.record(run, trials)
+                store.decide(run, job.problem, job.version(verdict.config), verdict)
             store.end_run(run, RunStatus.DONE)
     except StoreError as e:
         _log.warning("the winner of %s serves this process alone: %s", job.problem, e)
