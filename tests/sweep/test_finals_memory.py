@@ -105,6 +105,20 @@ def test_where_memory_is_short_the_finals_are_played_on_the_searchs_operands(dec
     assert verdict.default_us / verdict.median_us == pytest.approx(1 / GIFT)
 
 
+def test_a_librarys_call_that_cannot_be_captured_leaves_the_finals_without_its_figure(decide, monkeypatch):
+    capture = Placed.capture
+
+    def refuse(self, call, sets):
+        figure = capture(self, call, sets)
+        if self._launched[0][0] is None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return figure
+
+    monkeypatch.setattr(Placed, "capture", refuse)
+    verdict = decide(final_sets=8)
+    assert (verdict.config["index"], verdict.vendor_us) == (0, None)
+
+
 @pytest.mark.parametrize(
     ("mib", "free_mib", "sets"),
     [

@@ -1,5 +1,7 @@
 """A problem's job, without processes: what a compile decides, who enters the finals, who wins."""
 
+from collections import defaultdict
+
 import pytest
 
 from tuner.hardware.device import KNOWN
@@ -103,6 +105,31 @@ def test_a_ladder_hears_no_time_of_what_the_finals_rejected_and_of_all_that_fail
     job.outcomes[job.candidates[2]] = Outcome(State.INVALID, "same program as another")
     assert job.times_us == {job.candidates[0]: 110.0, job.candidates[1]: 104.0}
     assert job.failed == {before, job.candidates[3]}
+
+
+def test_a_config_that_must_play_the_finals_is_stood_for_by_the_one_whose_program_it_has():
+    task = make_search_task(PROBLEM, DEVICE, trials=40)
+    first = Job(task, EXHAUSTIVE)
+    first.resume({})
+    alike = defaultdict(list)  # by kernel and run-time parameters, which no binary tells apart
+    for config in first.candidates[1:]:
+        runtime = tuple(map(config.get, first.specs[config.kernel].runtime_parameters))
+        alike[config.kernel, runtime].append(config)
+    twin, served, *_ = next(configs for configs in alike.values() if len(configs) > 1)
+    job = Job(task, EXHAUSTIVE, in_finals=[served])
+    job.resume({})
+    pool = Pool(lambda config: Compiled(Resources(), (twin if config == served else config).digest))
+    job.request(pool)
+    batch, decided = job.take(100, pool)
+    for config, outcome in [*((config, Outcome(State.COMPLETE, median_us=100.0)) for config in batch), *decided]:
+        job.finish(config, outcome)
+    job.outcomes[twin] = Outcome(State.COMPLETE, median_us=200.0)  # too slow to play by itself
+    assert served not in batch
+    assert twin in job.finalists()
+    job.verdict({config.digest: [job.outcomes[config].median_us] * 30 for config in job.finalists()})
+    assert job.ratios[served] == job.ratios[twin] == pytest.approx(2.0)
+    job.rejected[twin.digest] = "wrong"
+    assert served in job.failed
 
 
 def test_a_default_that_failed_is_no_finalist():

@@ -89,6 +89,7 @@ class Job:
         self._keys: dict[Config, str] = {}
         self._urgencies: dict[Config, int] = {}
         self._programs: dict[tuple[str, tuple[object, ...]], Config] = {}
+        self._same_program: dict[Config, Config] = {}  # configs not measured, by the one that stands for them
 
     @property
     def kernels(self) -> list[KernelVersion]:
@@ -139,7 +140,8 @@ class Job:
     def failed(self) -> frozenset[Config]:
         """The configs that failed their trial, those of earlier runs included, or the finals' check."""
         tried = {**self._known, **self.outcomes}
-        return failures_of(tried) | {config for config in tried if config.digest in self.rejected}
+        failed = failures_of(tried) | {config for config in tried if config.digest in self.rejected}
+        return failed | {config for config, first in self._same_program.items() if first in failed}
 
     @property
     def states(self) -> Counter[State]:
@@ -246,7 +248,8 @@ class Job:
             return []
         limit_us = self.strategy.margin * self._median_us(ranked[0])
         near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
-        near += [config for config in (*self._in_finals, self.default) if config in ranked]
+        wanted = (self._same_program.get(config, config) for config in (*self._in_finals, self.default))
+        near += [config for config in wanted if config in ranked]
         return list(dict.fromkeys(near))
 
     def _median_us(self, config: Config) -> float:
@@ -265,6 +268,8 @@ class Job:
         known = {config.digest: config for config in self.outcomes}
         table = finals.compare_to_fastest(ours)
         self.ratios = {known[digest]: paired.ratio for digest, paired in table.items()}
+        stood_for = {config: first for config, first in self._same_program.items() if first in self.ratios}
+        self.ratios.update((config, self.ratios[first]) for config, first in stood_for.items())
         tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
         winner = tied[0]
         median_us = table[winner.digest].median_us
@@ -295,6 +300,7 @@ class Job:
         runtime = tuple(config.get(name) for name in self.specs[config.kernel].runtime_parameters)
         first = self._programs.setdefault((result.program, (config.kernel, *runtime)), config)
         if first != config:
+            self._same_program[config] = first
             return Outcome(State.INVALID, f"same program as {first}", resources=result.resources)
         return None
 

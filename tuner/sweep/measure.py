@@ -214,10 +214,13 @@ class Measurement:
         try:
             call(0)
             self._timer.synchronize()
+            return self._capture(call)
         except (NotImplementedError, RuntimeError):
-            # torch refuses some dtypes and shapes (e5m2 times e5m2, odd sizes); these problems have no vendor figure.
+            # torch refuses some dtypes and shapes (e5m2 times e5m2, odd sizes), and a call that waits for the device
+            # cannot be captured: these problems have no vendor figure.
+            if context_is_lost(self._timer):
+                raise
             return None
-        return self._capture(call)
 
 
 def context_is_lost(timer: Timer) -> bool:
