@@ -19,7 +19,8 @@ from tuner.problem.family import Family, Range
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep import ladder as ladder_module
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import CHECKS, FAILED, GAP, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
+from tuner.sweep.ladder import CHECKS, FAILED, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
+from tuner.sweep.ladder_points import GAP
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")

@@ -11,7 +11,8 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store.records import Winner
 from tuner.sweep.agenda import Agenda
-from tuner.sweep.ladder import Estimate, Result
+from tuner.sweep.ladder import Result
+from tuner.sweep.ladder_points import Estimate
 
 
 class Feed(Agenda):

@@ -26,7 +26,8 @@ from tuner.store.store import RunStatus, Store
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
-from tuner.sweep.ladder import Estimate, TuningStep
+from tuner.sweep.ladder import TuningStep
+from tuner.sweep.ladder_points import Estimate
 from tuner.sweep.loop import Loop
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Forecast, Plan
