@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from tuner.adopt import compiles
-from tuner.adopt.kernel import is_of, problem_of, triton_key
+from tuner.adopt.kernel import is_of, problem_of, triton_key, zeroes
 from tuner.adopt.recorder import Recorder, say
 from tuner.errors import KernelError, TunerError, UsageError
 from tuner.launch import active_driver, compat, compile_cache
@@ -132,7 +132,7 @@ class Capture:
         return result
 
     def _is_due(self, autotuner: Any, where: str, given: dict[str, Any]) -> bool:
-        return self._zeroed.setdefault(where, OncePerKey()).is_due(triton_key(autotuner, given))
+        return zeroes(autotuner) and self._zeroed.setdefault(where, OncePerKey()).is_due(triton_key(autotuner, given))
 
     def _compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:
         """Compile as ever, and record what came of it; see `compiles.Around`."""

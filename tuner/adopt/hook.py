@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from tuner.adopt.kernel import triton_key
+from tuner.adopt.kernel import triton_key, zeroes
 from tuner.launch import compat
 from tuner.lookup import lookup as lookups
 from tuner.tuned.first_launch import OncePerKey
@@ -97,7 +97,7 @@ def _chosen(autotuner: Any, config: Any, kwargs: Mapping[str, Any]) -> Any:
     chosen = copy.copy(config)
     setattr(chosen, _MARK, True)
     _served.add(autotuner)
-    if kwargs.get("warmup") is False:
+    if kwargs.get("warmup") is False and zeroes(autotuner):
         # After it has measured, Triton leaves the arguments of `reset_to_zero` zeroed; earlier ones do so here, too.
         named = {**autotuner.nargs, **kwargs}
         is_due = _zeroed.setdefault(autotuner, OncePerKey()).is_due(triton_key(autotuner, named))

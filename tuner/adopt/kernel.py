@@ -113,6 +113,12 @@ def problem_of(autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return signature.problem(signature.named(args, kwargs))
 
 
+def zeroes(autotuner: Any) -> bool:
+    """Return whether an autotuner may change arguments when its `pre_hook` is asked to reset them."""
+    has_hook = getattr(autotuner, "user_defined_pre_hook", True)
+    return bool(has_hook or getattr(autotuner, "reset_to_zero", True))
+
+
 def triton_key(autotuner: Any, named: Mapping[str, Any]) -> Hashable:
     """Return the key under which Triton keeps the config of a call: no alignment, stride or source is part of it.
 
