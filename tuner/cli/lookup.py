@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.explain import evidence, explain, nearest, served
 from tuner.lookup.fingerprint import digest
 from tuner.lookup.lookup import resolver, use
-from tuner.problem import Problem, parse_shape, text
+from tuner.problem import Problem, parse_shape
 
 
 @click.command()
@@ -72,13 +71,13 @@ def lookup(
         use(db)
     device = _this_device() if slug is None else _device(slug)
     device, by_source, decision = resolver().explanation(problem, device)
-    to_tune = command(problem, decision.untuned)
-    if problem.is_keyed and ".py:" in kernels[0]:  # a file's module is found from its own folder only
-        to_tune = shlex.join(["tuner", "run", "--kernel", kernels[0], "--problem", text.write_key(problem)])
+    # A file's module is found from its own folder only.
+    kernel = kernels[0] if problem.is_keyed and ".py:" in kernels[0] else None
+    to_tune = command(problem, decision.untuned, kernel=kernel)
     if as_json:
         output.print_json(_document(problem, device, by_source, decision) | {"command": to_tune})
     elif explained:
-        click.echo(explain(problem, device).replace(command(problem, decision.untuned), to_tune))
+        click.echo(explain(problem, device, kernel=kernel))
     else:
         _print(problem, device, decision, to_tune)
     return 1 if decision.match.rule == "default" else 0

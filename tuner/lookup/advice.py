@@ -29,19 +29,22 @@ FEWEST_LAST_M = 512
 """The least last M of the range that a miss's command tunes."""
 
 
-def command(problem: Problem, untuned: tuple[int | None, int | None] = (None, None)) -> str:
+def command(
+    problem: Problem, untuned: tuple[int | None, int | None] = (None, None), *, kernel: str | None = None
+) -> str:
     """The command that tunes a problem.
 
     Args:
         problem: what was called.
         untuned: where given, the command tunes the ranges of Ms and of batches that begin here, hold the problem's and
             end at a power of two.
+        kernel: how a kernel of the user's was named, FILE.py:NAME for instance; by its module where that is None.
     """
     from tuner.problem import text
 
     p = problem
     if p.is_keyed:
-        return shlex.join(["tuner", "run", "--kernel", _origin(p), "--problem", text.write_key(p)])
+        return shlex.join(["tuner", "run", "--kernel", kernel or _origin(p), "--problem", text.write_key(p)])
     if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling, invariant=p.invariant):
         scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
         scaling += " --invariant" if p.invariant else ""

@@ -18,7 +18,7 @@ NEAREST = 3
 """How many tuned problems are shown where this one is none of them."""
 
 
-def explain(problem: Problem, device: Device | str | None = None) -> str:
+def explain(problem: Problem, device: Device | str | None = None, *, kernel: str | None = None) -> str:
     """How `lookup` comes to its answer for a problem, as text of several lines.
 
     Every source that was asked and what it holds, every row refused and why, the config, the rule and the grade, its
@@ -27,6 +27,7 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
     Args:
         problem: what is to be computed.
         device: as `lookup` takes it.
+        kernel: how the command names a kernel of the user's; by its module where that is None.
 
     Raises:
         DeviceError, KernelError: see `lookup`.
@@ -49,7 +50,7 @@ def explain(problem: Problem, device: Device | str | None = None) -> str:
         none = f" none, nothing of the op {problem.op} is tuned for this device"
         lines.append(f"nearest tuned problems:{'' if near else none}")
         lines += [f"  {known}" for known in near]
-        lines.append(f"to tune it: {command(problem, decision.untuned)}")
+        lines.append(f"to tune it: {command(problem, decision.untuned, kernel=kernel)}")
     return "\n".join(lines)
 
 

@@ -28,7 +28,8 @@ class CallInputs:
         self._zeroed = [memory for name in zeroed if (memory := memory_of(named.get(name))) is not None]
         kept = [memory for name in options.restore_value if (memory := memory_of(named.get(name))) is not None]
         self._restored = [(memory, memory.detach().clone()) for memory in kept]
-        self._outputs = dict(_output(each, index, tensors_of(named)) for index, each in enumerate(arguments.outputs))
+        tensors = tensors_of(named)
+        self._outputs = dict(_output(each, index, tensors) for index, each in enumerate(arguments.outputs))
 
     @property
     def outputs(self) -> tuple[str, ...]:
