@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tuner.bounded import make_room
 from tuner.errors import InputError
 from tuner.hardware import device as devices
 from tuner.kernels.base.operands import Operands
@@ -52,8 +53,7 @@ class BackendRequest:
         sources = lookup.resolver()
         done = self._is_faster(operands) and self._run(operands)
         if self.kind is not None:
-            if len(_runs) >= _MOST:
-                _runs.clear()
+            make_room(_runs, _MOST)
             _runs[self.kind] = _repeat(operands.problem, operands.out.dtype) if done else None
             if lookup.resolver() is not sources:
                 _runs.pop(self.kind, None)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tuner.bounded import make_room
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware import triton_settings
@@ -72,8 +73,7 @@ def launch(call: CheckedCall) -> Recording:
     recording.count = counter(problem, device)
     if call.match.rule in (*TUNED, "default"):
         recording.launch_range = _launch_range(call)
-    if len(_launched) >= _MOST_LAUNCHED:
-        _launched.clear()
+    make_room(_launched, _MOST_LAUNCHED)
     _launched.add(_launch_key(call))
     return recording
 
@@ -181,8 +181,7 @@ def _compute_by_torch(call: CheckedCall) -> None:
         raise KernelError(strict.refusal(problem, device, match, e)) from None
     count, kind = strict.note(problem, device, match, "torch's library"), _kind(call)
     if kind is not None:
-        if len(_torch_serves) >= _MOST_KINDS:
-            _torch_serves.clear()
+        make_room(_torch_serves, _MOST_KINDS)
         _torch_serves[kind] = vendor, count
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
+from tuner.bounded import make_room
 from tuner.lookup import lookup
 
 _MOST = 8192
@@ -28,6 +29,5 @@ class LeftToTorch(set[Call]):
         """
         if lookup.resolver() is not asked:
             return
-        if len(self) >= _MOST:
-            self.clear()
+        make_room(self, _MOST)
         self.add(call)

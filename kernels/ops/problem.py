@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from tuner.bounded import make_room
 from tuner.errors import InputError
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
 
 _MOST = 8192
-"""The most cached problems. With more, all are dropped, which bounds the memory of processes with many shapes."""
 _problems: dict[Hashable, Problem] = {}
 _SPLITTING = {
     "M": "call it for some of a's rows at a time (leading dimensions count as rows)",
@@ -35,8 +35,7 @@ def problem_of(
     problem = _problems.get(key)
     if problem is None:
         problem = make(*tensors, *options)
-        if len(_problems) >= _MOST:
-            _problems.clear()
+        make_room(_problems, _MOST)
         _problems[key] = problem
     return problem if m is None or m == problem.m else problem.with_m(m)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tuner.bounded import make_room
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
 from tuner.launch.failure import failures
 from tuner.launch.guards import make_guard
@@ -185,8 +186,7 @@ class AnyRowsCache:
     ) -> None:
         """Store what a call left, unless the sources have changed since its config was looked up."""
         kind = _kind(given, addresses, options)
-        if len(self._by_kind) >= MOST_KEYS:
-            self._by_kind.clear()
+        make_room(self._by_kind, MOST_KEYS)
         known = self._by_kind.get(kind, ())
         if any(each.serves_like(made, given) for each in known):
             return

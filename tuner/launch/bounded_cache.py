@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tuner.bounded import make_room
+
 MOST = 512
 """Addresses that one kernel's launcher keeps, about 150 B each."""
 MOST_IN_ALL_CACHES = 65_536
@@ -33,8 +35,7 @@ class BoundedCache(dict[_Key, _Value]):
     def __missing__(self, key: _Key) -> _Value:
         """Make the value and keep it."""
         made = self._make(key)
-        if len(self) >= self._most:
-            self.clear()
+        make_room(self, self._most)
         if next(_count) % MOST_IN_ALL_CACHES == 0:
             # `valuerefs` returns a list at once: another thread may add a cache meanwhile.
             for cache in [reference() for reference in _caches.valuerefs()]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tuner.bounded import make_room
 from tuner.kernel.config import Config, Value
 from tuner.launch import binaries as shipped
 from tuner.launch import compat, compile_cache, cuda
@@ -67,8 +68,7 @@ class Launch:
         key = _keys.get(known)
         if key is None:
             key = shipped.key_of(_specialization(self))
-            if len(_keys) >= _MOST_KEYS:
-                _keys.clear()
+            make_room(_keys, _MOST_KEYS)
             _keys[known] = key
         return key
 

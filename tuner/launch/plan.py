@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.bounded import make_room
 from tuner.launch import active_driver, compat
 from tuner.launch.arguments import Address, Argument, Place, arguments_of
 from tuner.launch.step import RecordedLaunch, Step, recorded_launch
@@ -23,7 +24,7 @@ Make = Callable[[int], tuple[Any, ...]]
 LAST_M = 1024
 """The last M of ranges that is looked at: what a server decodes at once. A longer prefill takes milliseconds anyway."""
 MOST_KEYS = 4096
-"""Keys with plans, of a few KB each. Beyond it all are dropped, so that a process with many shapes stays bounded."""
+"""Keys with plans, of a few KB each."""
 MOST_ADDRESSES = 8192
 """Combinations of addresses with a plan, about 400 B each: a model's weights times the outputs that torch reuses."""
 MOST_OF_A_KEY = 16
@@ -259,8 +260,7 @@ class PlanCache:
             plan: The plan, which becomes the first of its key.
             sources: `lookup.resolver()`, asked before the config was looked up.
         """
-        if len(self.by_key) >= MOST_KEYS:
-            self.by_key.clear()
+        make_room(self.by_key, MOST_KEYS)
         self.by_key[key] = (plan, *self.by_key.get(key, ())[: MOST_OF_A_KEY - 1])
         # `use` changes the resolver, then clears: whichever thread comes second removes what must not stay.
         if lookup.resolver() is not sources:
@@ -268,8 +268,7 @@ class PlanCache:
 
     def add_address(self, plan: Any, key: Hashable, at: Hashable) -> None:
         """Store a plan of `by_key` under the addresses and options that it served."""
-        if len(self.by_address) >= MOST_ADDRESSES:
-            self.by_address.clear()
+        make_room(self.by_address, MOST_ADDRESSES)
         self.by_address[at] = plan
         # `use` clears the keys first.
         if plan not in self.by_key.get(key, ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable
 
+from tuner.bounded import make_room
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.lookup.decision import TUNED
@@ -54,8 +55,7 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     if place < len(verdicts) and verdicts[place][0] <= problem.m:
         return verdicts[place][2]
     (first, last), verdict = _decide(problem, device)
-    if len(_verdicts) >= _MOST:
-        _verdicts.clear()
+    make_room(_verdicts, _MOST)
     _verdicts[device.slug, problem.family] = sorted({*verdicts, (first, last, verdict)})
     if resolver() is not sources:
         _verdicts.clear()  # other tables were named meanwhile

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+from tuner.bounded import make_room
 from tuner.tuned.arguments import memory_of
 from tuner.tuned.signature import ALIGNMENT, Signature
 
@@ -20,7 +21,7 @@ Read = Callable[[Sequence[Any], Mapping[str, Any]], Hashable]
 Known = tuple[Any, dict[str, Any], Callable[[], Any] | None]
 """What serves the calls of a key: a config, its parameters, and a function that counts a call, if one is wanted."""
 MOST_KEYS = 65_536
-"""The most keys whose configs are kept; beyond it, all are forgotten."""
+"""The most keys whose configs are kept."""
 _PLAIN = frozenset((bool, int, float, str, type(None)))
 
 
@@ -42,8 +43,9 @@ class KnownCalls:
         reader = self.readers.get(form)
         if reader is None:
             reader = self.readers[form] = KeyReader(self._signature, args, kwargs)
-        if not reader.fits(args, kwargs) or len(reader.known) >= MOST_KEYS:
+        if not reader.fits(args, kwargs):
             reader.known.clear()
+        make_room(reader.known, MOST_KEYS)
         reader.known[reader.read(args, kwargs)] = known
 
     def forget(self) -> None:

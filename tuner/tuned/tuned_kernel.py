@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
+from tuner.bounded import make_room
 from tuner.errors import ConfigError, KernelError, UsageError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
@@ -273,8 +274,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         count = lookups.counter(problem, device)
         if missing is not None:
             count = strict.note(problem, device, match, str(config)) or count
-        if len(self.cache) >= MOST_KEYS:
-            self.cache.clear()
+        make_room(self.cache, MOST_KEYS)
         self.best_config = self.cache[problem] = config
         self._known.remember(call.args, call.kwargs, (config, config.all_kwargs(), count))
         return result
