@@ -17,10 +17,11 @@ from tuner.errors import DeviceError, KernelError, ProblemError
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
-from tuner.lookup import device_names, match_rules, misses, resolver, table
+from tuner.lookup import answered_ranges, answers, device_names, foreseen, match_rules, misses, table
 from tuner.lookup import lookup as lookups
 from tuner.lookup.advice import command
 from tuner.lookup.decision import Match
+from tuner.lookup.lookup_lock import lookup_lock
 from tuner.lookup.row import Provenance
 from tuner.problem import Problem, generic_key
 from tuner.problem import text as problem_text
@@ -346,7 +347,7 @@ def test_a_child_forked_in_the_middle_of_a_first_lookup_can_look_up(tuned, make_
     with_lock, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with resolver.Resolver.lock:
+        with lookup_lock():
             with_lock.set()
             forked.wait(30)
 
@@ -382,22 +383,25 @@ def test_a_formula_that_looks_something_up_itself_does_not_block(install, toy):
 
 
 def test_answers_do_not_grow_without_bound(monkeypatch):
-    monkeypatch.setattr(resolver, "MEMO_LIMIT", 100)
+    for kept in (answers, answered_ranges, foreseen):
+        monkeypatch.setattr(kept, "MOST", 100)
     for m in range(1, 250):
         tuner.lookup(at(m), H200)
-    assert 0 < sum(map(len, lookups.resolver().answers.values())) <= 100
+    assert 0 < sum(map(len, lookups.resolver().answers.by_slug.values())) <= 100
     for n in range(1, 250):
         tuner.lookup(Problem(64, 16 * n, 256), H200)
     held = lookups.resolver()
-    for kept in (held._ranges, held._foreseen, held._runs, held._batches, held._reported):
-        assert len(kept) <= 101
+    list(lookups.defaults_up_to(at(1), H200, 256))
+    batched = (held._ranges._by_family, held._ranges._by_batch)
+    for kept in (*batched, held._foreseen._decisions, held._foreseen._runs, held._reported):
+        assert len(kept) <= 100
 
 
 def test_a_hit_takes_no_lock_and_two_calls_at_most(tuned, make_row, monkeypatch, count_calls):
     tuned(make_row(64))
     monkeypatch.setattr(devices, "current", lambda: H200)
     tuner.lookup(PROBLEM)
-    with resolver.Resolver.lock:
+    with lookup_lock():
         found = []
         thread = threading.Thread(target=lambda: found.append(tuner.lookup(PROBLEM)))
         thread.start()

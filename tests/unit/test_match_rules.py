@@ -307,7 +307,7 @@ def test_what_is_foreseen_is_not_asked_for_again_and_logged_when_it_is_called(to
     assert sorted(foreseen) == [*range(1, 257)]
     assert len(asked) == 2 * 11 - 1
     assert len(caplog.records) == logged
-    assert at(200) not in resolver().answers[H200.slug]
+    assert at(200) not in resolver().answers.by_slug[H200.slug]
     assert {m: tuner.lookup(at(m), H200) for m in foreseen} == foreseen
     assert len(asked) == 2 * 11 - 1
     assert answer(257) == ("default", 32)

@@ -76,15 +76,15 @@ def test_hits_take_the_path_they_take_without_recording(record, tmp_path, make_r
     tuner.use(make_table(make_row(64)).write(tmp_path))
     tuner.record_misses(record)
     match = tuner.lookup(PROBLEM, H200)
-    assert lookups.resolver().answers == {H200.slug: {PROBLEM: match}}
-    assert lookups.resolver().missed == {}
+    assert lookups.resolver().answers.by_slug == {H200.slug: {PROBLEM: match}}
+    assert lookups.resolver().answers.missed == {}
     assert lookups.counter(PROBLEM, H200) is None
 
 
 def test_nothing_is_counted_or_written_unless_somebody_asks(record, tmp_path):
     assert tuner.lookup(PROBLEM, H200) is tuner.lookup(PROBLEM, H200)
     tuner.flush_misses()
-    assert lookups.resolver().missed == {}
+    assert lookups.resolver().answers.missed == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -326,7 +326,7 @@ def test_every_source_tells_its_devices(tmp_path, make_row, make_table, make_dat
     tuner.use(make_database(tmp_path / "tuner.db", make_row()))
     tuner.use(table.write(tmp_path))
     tuner.use(tmp_path / "site" / "mylib" / "tuned")
-    slugs = [[device.arch for device in source.devices()] for source in resolver().sources()]
+    slugs = [[device.arch for device in source.devices()] for source in resolver().sources.all()]
     assert slugs == [["sm_80"], ["sm_80"], ["sm_90"], [], ["sm_80"]]
 
 

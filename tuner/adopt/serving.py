@@ -173,7 +173,7 @@ class Server:
             return
         others = [
             (winners.source, tuned.source[:8])
-            for winners in lookups.resolver().own_winners(device)
+            for winners in lookups.resolver().sources.own(device.slug)
             for tuned in winners.rows
             if tuned.op == problem.op and tuned.source not in ("", problem.source)
         ]

@@ -78,7 +78,7 @@ def _rows(
     from tuner.lookup import device_names, match_rules, sources
     from tuner.lookup.lookup import resolver
 
-    asked = [sources.named(place) for place in places] if places else resolver().sources()
+    asked = [sources.named(place) for place in places] if places else resolver().sources.all()
     try:
         device = current() if slug is None else device_names.named(slug, asked)
     except DeviceError as e:

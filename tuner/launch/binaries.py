@@ -181,7 +181,7 @@ def folders(resolver: Resolver, name: str) -> list[Path]:
     from tuner.lookup import sources
 
     found: list[Path] = []
-    for source in resolver.sources():
+    for source in resolver.sources.all():
         place: Any = None
         if isinstance(source, sources.TableFile):
             place = source.path.parent

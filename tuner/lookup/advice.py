@@ -152,7 +152,7 @@ def _family(problem: Problem) -> Hashable:
 
 
 def count_another() -> None:
-    """Count a problem of a family that was logged; the caller holds `Resolver.lock`."""
+    """Count a problem of a family that was logged; the caller holds `lookup_lock`."""
     global _others  # noqa: PLW0603
     if not _others:
         atexit.register(_report_others)

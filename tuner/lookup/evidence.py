@@ -25,11 +25,11 @@ on_change(_of_rows.clear)
 def is_tuned(problem: Problem, device: Device) -> bool:
     """Whether any source has a row or a range for a problem's family on this very device."""
     key, _ = split(problem)
-    if any(key in winners.families for winners in resolver().own_winners(device)):
+    if any(key in winners.families for winners in resolver().sources.own(device.slug)):
         return True
     if device.slug not in _of_rows:
         # Gone through once: a large table makes a problem for each of its rows.
-        every = (winners.rows for winners in resolver().own_winners(device))
+        every = (winners.rows for winners in resolver().sources.own(device.slug))
         _of_rows[device.slug] = {row.family for rows in every for row in rows}
     return problem.family in _of_rows[device.slug]
 
@@ -40,9 +40,9 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     The evidence of a range is that of its row, divided by what the family was measured to lose between its rows. A row
     whose problem the library does not have counts as faster. An M outside of every range has no evidence.
     """
-    sources, (key, batch) = resolver(), split(problem)
+    asked, (key, batch) = resolver(), split(problem)
     is_exact = is_held = False
-    for winners in sources.own_winners(device):
+    for winners in asked.sources.own(device.slug):
         is_exact = is_exact or problem in winners.rows
         family = tuned.at(batch) if (tuned := winners.families.get(key)) else None
         is_held = is_held or (family is not None and family.place(problem.m) is not None)
@@ -57,7 +57,7 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     (first, last), verdict = _decide(problem, device)
     make_room(_verdicts, _MOST)
     _verdicts[device.slug, problem.family] = sorted({*verdicts, (first, last, verdict)})
-    if resolver() is not sources:
+    if resolver() is not asked:
         _verdicts.clear()  # other tables were named meanwhile
     return verdict
 

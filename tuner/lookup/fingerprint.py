@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -35,8 +36,9 @@ def digest(device: Device | str | None = None) -> str:
     """
     found = resolver()
     device = found.device(device)
+    held = itertools.chain(found.sources.own(device.slug), found.sources.of_relatives(device))
     content = hashlib.sha256()
-    for part in (_versions(device), *_winners(found.winners(device)), *_failures(device)):
+    for part in (_versions(device), *_winners(held), *_failures(device)):
         content.update(f"{json.dumps(part, sort_keys=True)}\n".encode())
     return f"sha256:{content.hexdigest()}"
 

@@ -2,7 +2,7 @@
 
 A lookup never measures, compiles or writes anything.
 
-The match rules (match_rules.py) decide what a problem gets; a resolver (resolver.py) keeps the sources and the answers.
+The match rules (match_rules.py) decide what a problem gets; a resolver (resolver.py) has the sources and the answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import match_rules
 from tuner.lookup.decision import Match
+from tuner.lookup.lookup_lock import lookup_lock
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import Row
 from tuner.problem import Problem
@@ -41,7 +42,7 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
     try:
         if device is None:
             return _resolver.own[problem]
-        return _resolver.answers[device.slug][problem]  # type: ignore[union-attr]  # a name has no slug
+        return _resolver.answers.by_slug[device.slug][problem]  # type: ignore[union-attr]  # a name has no slug
     except (KeyError, AttributeError, TypeError):
         pass  # an error below is not to be shown as raised while this one was handled
     return _resolver.answer(problem, device)
@@ -49,7 +50,7 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
 
 def ranges_of_family(problem: Problem, device: Device, match: Match) -> Iterator[tuple[Range, Row]]:
     """The ranges of Ms of a problem's family, with rows that may serve them; `match` is what `lookup` returned."""
-    return _resolver.ranges_of_family(problem, device, match)
+    return _resolver.sources.ranges_of_family(problem, device, match)
 
 
 def defaults_up_to(problem: Problem, device: Device, most_m: int) -> Iterator[tuple[range, Match]]:
@@ -78,8 +79,8 @@ def use(where: str | Path | None) -> None:
         from tuner.lookup import sources
 
         source = sources.named(where)
-    with Resolver.lock:
-        _resolver = Resolver(()) if source is None else Resolver((source, *_resolver.named))
+    with lookup_lock():
+        _resolver = Resolver(()) if source is None else Resolver((source, *_resolver.sources.named))
     forget()
 
 
@@ -99,8 +100,8 @@ def record_misses(where: str | Path | None) -> None:
     from tuner.lookup import miss_counts
 
     miss_counts.start(where)
-    with Resolver.lock:
-        _resolver = Resolver(_resolver.named)  # answers and plans of before count nothing
+    with lookup_lock():
+        _resolver = Resolver(_resolver.sources.named)  # answers and plans of before count nothing
     forget()
 
 
@@ -124,7 +125,7 @@ def near_configs(problem: Problem, device: Device) -> list[Config]:
 
 def counter(problem: Problem, device: Device) -> Callable[[], Any] | None:
     """What counts a call that does not ask `lookup`; None unless its problem is missed and misses are recorded."""
-    missed = _resolver.missed.get((device.slug, problem))
+    missed = _resolver.answers.missed.get((device.slug, problem))
     return None if missed is None else missed.counter.count
 
 
@@ -153,10 +154,9 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
         KernelError: see `lookup`; or nothing is left.
     """
     where = device or resolver().here()
-    with Resolver.lock:
+    with lookup_lock():
         match_rules.failed[where.slug, problem, match.config] = reason
-        _resolver.answers.get(where.slug, {}).pop(problem, None)
-        _resolver.missed.pop((where.slug, problem), None)
+        _resolver.answers.drop(problem, where.slug)
     return lookup(problem, device)
 
 
