@@ -32,7 +32,7 @@ class AnyRowsPlan:
     """A call that ran, for calls with other numbers of rows.
 
     Attributes:
-        alike: The Ms that it holds for.
+        launch_range: The Ms that it holds for.
         serves: Whether the op may use these launches for one of them.
         steps: Of each of its launches, what makes the step for another M.
         like: An empty tensor like the result.

@@ -203,7 +203,7 @@ def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[LaunchRange, ...]]
     try:
         made_by, arch = str(document["triton"]), document["target"]
         entries = [entry_of(fields) for fields in document["kernels"]]
-        ranges = {key: tuple(map(alike_of, found)) for key, found in document["ranges"].items()}
+        ranges = {key: tuple(map(launch_range_of, found)) for key, found in document["ranges"].items()}
     except BAD_VALUE as e:
         _warn(folder, e)
         return [], {}
@@ -261,8 +261,8 @@ def entry_of(fields: Mapping[str, Any]) -> Entry:
     return Entry(str(fields["key"]), str(fields["source"]), signature, constants, files, str(context), known, kernel)
 
 
-def alike_of(fields: Sequence[Any]) -> LaunchRange:
-    """Return Ms whose launches are alike as a folder's index holds them: the first, the last, and the places of each.
+def launch_range_of(fields: Sequence[Any]) -> LaunchRange:
+    """Return a range as a folder's index holds it: the first M, the last, and by launch the places where M stands.
 
     Raises:
         TypeError, ValueError: it is none.

@@ -82,7 +82,7 @@ class Recording:
         launches: Each `tuner.launch.launch.Launch` with its CompiledKernel, which is None under the interpreter.
         temporaries: The memory that the launches needed besides their operands.
         count: Counts such a call, where calls are counted.
-        alike: Other Ms whose launches are known to be like these, where binaries say so.
+        launch_range: Other Ms whose launches are known to be like these, where binaries say so.
         ahead: The launches of the family's other Ms, where they were prepared.
         operands: The operands without memory, where they were made for what was recorded.
         ready: What it launched without its kernel's host code, see `ready.ReadyLaunches`; None where it did not.

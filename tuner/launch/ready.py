@@ -51,7 +51,7 @@ class ReadyRange:
     """Ms that one config serves by launches that differ in M alone.
 
     Attributes:
-        alike: The Ms.
+        launch_range: The Ms.
         launches: What the first of them launches.
         operands: The strides and the dtypes of the tensors that `operands_of` lists.
         kernel_version: The version of the kernel that was asked.
@@ -219,7 +219,7 @@ def described(problem: Problem, config: Config, entries: Mapping[str, Mapping[st
 
 
 def _range_of(fields: Sequence[Any]) -> ReadyRange:
-    launch_range = binaries.alike_of(fields)
+    launch_range = binaries.launch_range_of(fields)
     launches = [
         _Described(
             str(each["kernel"]),

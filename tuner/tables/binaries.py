@@ -92,12 +92,12 @@ def write(table: Table, directory: Path) -> Written:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
     folder = directory / folder_name(table.op, table.device.slug)
     with devices.expected(table.device):  # which decides how many programs a persistent kernel has
-        ranges_alike = _ranges_alike(table, ranges, made)
-    found = write_entries(folder, made, *triton_and_target(), ranges_alike)
+        listed = _listed_ranges(table, ranges, made)
+    found = write_entries(folder, made, *triton_and_target(), listed)
     return replace(found, failed=tuple(failed))
 
 
-def _ranges_alike(
+def _listed_ranges(
     table: Table, ranges: Iterable[tuple[Problem, Range]], made: Mapping[str, CompiledEntry]
 ) -> dict[str, list[Any]]:
     """By `range_key`, the Ms of ranges and rows that are launched alike, and what they launch, for an index."""
