@@ -17,7 +17,7 @@ from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
-from tuner.kernels.ops.planned_operators import Planned, plan_first
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -230,8 +230,6 @@ def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.T
     return x.new_empty((*x.shape[:-1], weights[0].shape[0] // (3 - len(weights))))
 
 
-_library = torch.library.Library("triton_tuner", "FRAGMENT")
-_library.define("gated_by_evidence(Tensor x, Tensor[] weights, bool up_first, str activation, bool is_auto) -> Tensor")
-_library.impl("gated_by_evidence", _run, "CompositeExplicitAutograd")
-_library.impl("gated_by_evidence", _shaped, "Meta")  # see torch_library: `register_fake` is slow
+_SIGNATURE = "gated_by_evidence(Tensor x, Tensor[] weights, bool up_first, str activation, bool is_auto) -> Tensor"
+define(_SIGNATURE, _run, _shaped)
 plan_first("gated_by_evidence", CALL_CACHE, _planned)

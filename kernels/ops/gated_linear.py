@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_dtype, check_input
-from tuner.kernels.ops.planned_operators import Planned, plan_first
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of
 from tuner.launch.call_cache import CallCache, any_m, is_tracing
 from tuner.lookup.lookup import resolver
@@ -248,12 +248,7 @@ def _shaped_out(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, out: torc
     arguments.check_together(x=x, gate=gate, up=up, out=out)
 
 
-_library = torch.library.Library("triton_tuner", "FRAGMENT")
-_library.define("gated_linear(Tensor x, Tensor gate, Tensor up, str activation) -> Tensor")
-_library.define("gated_linear_out(Tensor x, Tensor gate, Tensor up, Tensor(a!) out, str activation) -> ()")
-_library.impl("gated_linear", _run, "CompositeExplicitAutograd")
-_library.impl("gated_linear_out", _run_out, "CompositeExplicitAutograd")
-# Not by `register_fake`, see torch_library.
-_library.impl("gated_linear", _shaped, "Meta")
-_library.impl("gated_linear_out", _shaped_out, "Meta")
+_GIVEN = "Tensor x, Tensor gate, Tensor up"
+define(f"gated_linear({_GIVEN}, str activation) -> Tensor", _run, _shaped)
+define(f"gated_linear_out({_GIVEN}, Tensor(a!) out, str activation) -> ()", _run_out, _shaped_out)
 plan_first("gated_linear", CALL_CACHE, _planned)

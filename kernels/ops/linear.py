@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.matmul_call import PLAIN, CallTensors
-from tuner.kernels.ops.planned_operators import Planned, plan_first
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -205,8 +205,5 @@ def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _i
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-_library = torch.library.Library("triton_tuner", "FRAGMENT")
-_library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor")
-_library.impl("linear", _run, "CompositeExplicitAutograd")
-_library.impl("linear", _shaped, "Meta")  # see torch_library: `register_fake` is slow
+define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor", _run, _shaped)
 plan_first("linear", CALL_CACHE, _planned)

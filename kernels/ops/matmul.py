@@ -11,11 +11,11 @@ import torch
 
 from tuner.errors import InputError
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement, row_alignment
-from tuner.kernels.ops import arguments, autocast, gradients, torch_library
+from tuner.kernels.ops import arguments, autocast, gradients, matmul_operator
 from tuner.kernels.ops import backend as backends
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, flattened, launch
 from tuner.kernels.ops.matmul_call import PLAIN, CallTensors, MatmulOptions
-from tuner.kernels.ops.planned_operators import Planned, plan_first
+from tuner.kernels.ops.operators import Planned, plan_first
 from tuner.kernels.ops.problem import problem_of, product
 from tuner.launch.call_cache import CallCache, any_m
 from tuner.launch.plan import Recording
@@ -107,7 +107,7 @@ def matmul(
     if autocast.is_on(a):
         return _autocast_call(given, named, None)
     if arguments.needs_operator(*given):
-        return torch_library.matmul(matmul, given, named)
+        return matmul_operator.matmul(matmul, given, named)
     arguments.check_tensors(**given._asdict())
     if arguments.ask_derivatives(*given):
         return gradients.matmul(matmul, given, named)
@@ -251,5 +251,5 @@ def _planned(*given: Any) -> Planned | None:
     return _operands(CallTensors(None, *tensors)), options if len(options) == len(PLAIN) else (*options, False)
 
 
-torch_library.register(matmul)
+matmul_operator.register(matmul)
 plan_first("matmul", CALL_CACHE, _planned)

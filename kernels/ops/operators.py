@@ -1,7 +1,8 @@
-"""Operators that run the plan of an equal earlier call before torch dispatches: that takes as long as a launch.
+"""Ops as operators `triton_tuner::NAME` of torch: what torch.compile, torch.export and torch.func record of a call.
 
-Programs of torch.compile and torch.export call operators from Python. A plan serves only what no mode of torch sees and
-what gradients, autocast and transforms leave alone (call_cache.py). For such a call the dispatcher does nothing.
+Programs of torch.compile and torch.export call operators from Python, and torch's dispatch takes as long as a launch.
+So an operator runs the plan of an equal earlier call first. A plan serves only what no mode of torch sees and what
+gradients, autocast and transforms leave alone (call_cache.py): for such a call the dispatcher does nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,24 @@ Planned = tuple[tuple[torch.Tensor | None, ...], tuple[Hashable, ...]]
 """The operands and the options under which a call's plan is stored."""
 _NO_OPERANDS = (AttributeError, IndexError, RuntimeError, TypeError)
 """Raised where an argument is missing or of a wrong kind; torch says which."""
+
+
+LIBRARY = torch.library.Library("triton_tuner", "DEF")
+
+
+def define(signature: str, run: Callable[..., Any], shaped: Callable[..., Any]) -> None:
+    """Define an operator of triton-tuner's.
+
+    Args:
+        signature: Its name, arguments and result in torch's words: "linear(Tensor x, Tensor weight) -> Tensor".
+        run: What it does, on every device; torch has recorded gradients by then.
+        shaped: Takes the same arguments without values and returns a result without values. It checks what it can.
+    """
+    operator = signature.partition("(")[0]
+    LIBRARY.define(signature)
+    LIBRARY.impl(operator, run, "CompositeExplicitAutograd")
+    # Not by `register_fake`, which looks for the caller's source in every module that was imported.
+    LIBRARY.impl(operator, shaped, "Meta")
 
 
 def plan_first(operator: str, cache: CallCache, planned: Callable[..., Planned | None]) -> None:

@@ -14,6 +14,7 @@ from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, gradients
 from tuner.kernels.ops.gradients import Multiply
 from tuner.kernels.ops.matmul_call import CallTensors, MatmulOptions
+from tuner.kernels.ops.operators import LIBRARY, define
 from tuner.launch.call_cache import is_tracing
 from tuner.problem import dtype as dtypes
 
@@ -128,15 +129,9 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
 
 
 def register(multiply: Multiply) -> None:
-    """Make both operators run the op `matmul`, which is passed in because its module imports this one."""
-    _library.impl("matmul", functools.partial(_run, multiply), "CompositeExplicitAutograd")
-    _library.impl("matmul_out", functools.partial(_run_out, multiply), "CompositeExplicitAutograd")
-
-
-_library = torch.library.Library("triton_tuner", "DEF")
-_library.define(f"matmul(Tensor a, Tensor b, {_TENSORS}, {_OPTIONS}) -> Tensor")
-_library.define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {_TENSORS}, {_OPTIONS}) -> ()")
-# Not by `register_fake`, which looks for the caller's source in every module that was imported.
-_library.impl("matmul", _shaped, "Meta")
-_library.impl("matmul_out", _shaped_out, "Meta")
-torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=_library)
+    """Define both operators, which run the op `matmul`: it is passed in because its module imports this one."""
+    rest = f"{_TENSORS}, {_OPTIONS}"
+    define(f"matmul(Tensor a, Tensor b, {rest}) -> Tensor", functools.partial(_run, multiply), _shaped)
+    run_out = functools.partial(_run_out, multiply)
+    define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {rest}) -> ()", run_out, _shaped_out)
+    torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=LIBRARY)
