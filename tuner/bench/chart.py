@@ -22,7 +22,13 @@ _LIBRARY = {"nvidia": "cuBLAS", "amd": "hipBLASLt"}
 
 
 def draw(report: ContestReport, folder: Path) -> list[Path]:
-    """Draw curve.png for at least `CURVE_SIZES` sizes of square problems, and bars-<suite>.png for suites with others.
+    """Draw curve.png of square problems, M = N = K, and bars-<suite>.png of each suite that has others.
+
+    The curve has a panel for each dtype and layout with at least `CURVE_SIZES` sizes.
+
+    Args:
+        report: what was measured.
+        folder: where the files are written; it must exist.
 
     Returns:
         The files written.

@@ -33,11 +33,16 @@ _SEED = 2_000_003
 
 @dataclass(frozen=True, slots=True)
 class ContestRequest:
-    """To the child: measure one problem by our config beside the rivals, in the timer's own rounds unless given.
+    """To the child: measure one problem.
 
-    Answered by a `Preparing` for each contestant, then `ContestResult`.
+    It answers by a `Preparing` for each contestant, a `Heartbeat` for each round and a `ContestResult`, or by `Refused`
+    where the problem does not fit into memory.
 
-    A problem that does not fit into memory is answered by `Refused`.
+    Attributes:
+        problem: the problem.
+        config: what ours launches.
+        contestants: who takes part, of `score.OURS`, `VENDOR`, `INDUCTOR` and `AUTOTUNE`.
+        rounds: how many rounds; None for the timer's own number.
     """
 
     problem: Problem
@@ -71,7 +76,13 @@ class ContestResult:
 
 
 def serve(connection: Connection, gpu: int | None, log: str) -> None:
-    """Run in the child: answer requests until the pipe closes."""
+    """Run in the child: answer requests until the pipe closes.
+
+    Args:
+        connection: the pipe to the parent.
+        gpu: the CUDA index; None for the interpreter.
+        log: the file that the child's output goes to; rivals that tune themselves have their caches beside it.
+    """
     serve_requests(connection, gpu, log, functools.partial(ContestHandler, scratch=Path(log).parent))
 
 

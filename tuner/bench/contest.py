@@ -23,10 +23,24 @@ TUNING_LIMIT_S = 900.0
 
 
 class Contest(AbstractContextManager["Contest"]):
-    """Ours against rivals on one device; a context manager. SweepError where its child cannot be started, or again."""
+    """Ours against rivals on one device, measured by a child process; a context manager.
+
+    Attributes:
+        device, environment: where it plays, as the child found them.
+    """
 
     def __init__(self, gpu: int | None, rivals: Sequence[str], *, rounds: int | None = None) -> None:
-        """Start the child on a CUDA index, or the interpreter; without `rounds`, there are the device's own number."""
+        """Start the child and lock the GPU, for which it waits while another process has it.
+
+        Args:
+            gpu: the CUDA index; None for the interpreter.
+            rivals: the names of the rivals, see `score`.
+            rounds: how many paired rounds each problem is played; None for the device's own number.
+
+        Raises:
+            SweepError: the child cannot be started.
+            DeviceError: the GPU is not there.
+        """
         self._gpu, self._rivals, self._rounds = gpu, tuple(rivals), rounds
         self._child = Child(serve, gpu, heartbeat_limit_s=STEP_LIMIT_S)
         self._preparing: str | None = None
@@ -43,7 +57,15 @@ class Contest(AbstractContextManager["Contest"]):
             self._child.kill()
 
     def rows(self, problems: Iterable[ListedProblem], preparing: Callable[[Problem, str], None]) -> Iterator[Row]:
-        """Measure problems one after the other; `preparing` is called with each contestant before it is prepared."""
+        """Measure problems one after the other.
+
+        Args:
+            problems: what is measured.
+            preparing: called with the problem and a contestant's name before that contestant is prepared.
+
+        Raises:
+            SweepError: the child died and cannot be started again.
+        """
         for listed in problems:
             yield self._row(listed, preparing)
 

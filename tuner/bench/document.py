@@ -14,7 +14,14 @@ from tuner.store.records import PROTOCOL, now
 
 @dataclass(frozen=True, slots=True)
 class ContestReport:
-    """The result of a contest: a row for each problem that was measured, and how many were not."""
+    """The result of a contest.
+
+    Attributes:
+        device, environment: where it was played.
+        rivals: who played beside ours.
+        rows: one for each problem that was played.
+        unplayed: how many problems were not, since it was stopped.
+    """
 
     device: Device
     environment: Environment
@@ -24,7 +31,7 @@ class ContestReport:
 
 
 def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
-    """Return the document that `--json` prints and bench.json holds, for a contest that this command line asked for."""
+    """Return what `--json` prints and bench.json holds; `argv` is the command line that asked for the contest."""
     return {
         "tuner": tuner.__version__,
         "date": now(),

@@ -83,9 +83,17 @@ class Regret:
 
 
 def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sample: int) -> list[Case]:
-    """Choose problems that a source has rows for.
+    """Choose problems that a source has usable rows for, and ask what a lookup answers without these.
 
-    Those of a suite are all held out together; without one, each of a sample, always the same, is held out alone.
+    Args:
+        source: whose rows are held out; nothing else is asked but what it holds for others of the architecture.
+        device: what is looked up for.
+        suite: problems that are all held out together; those without a row are passed over. None draws a sample, of
+            which each is held out alone.
+        sample: how many problems are drawn, always the same ones.
+
+    Raises:
+        KernelError: no kernel serves one of them on the device.
     """
     winners = source.winners(device.slug)
     relatives = [source.winners(slug) for slug in of_one_arch(device, source.slugs())]
@@ -105,7 +113,7 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
 
 
 def summary(played: Iterable[CaseResult]) -> dict[str, Regret]:
-    """Return the figures of each rule, and of all cases as "all"; what could not be measured is left out."""
+    """Return the figures by rule, those of all cases under "all"; what could not be measured is left out."""
     by_rule: dict[str, list[tuple[float, float]]] = {}
     for one in played:
         if one.answer is not None and one.formula is not None:
@@ -136,7 +144,10 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
 
 
 def play(todo: Sequence[Case], runner: PairedRunner) -> Iterator[CaseResult]:
-    """Measure cases one after the other; their binaries are compiled first, on all cores."""
+    """Measure cases one after the other; their binaries are compiled first, on all cores.
+
+    A case whose contestants are one config is not measured: its regrets are 1.
+    """
     runner.compile((case.problem, config) for case in todo if len(case.contestants) > 1 for config in case.contestants)
     for case in todo:
         if len(case.contestants) == 1:

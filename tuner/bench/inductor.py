@@ -30,11 +30,15 @@ def refusal(problem: Problem) -> str | None:
 
 
 def compiled(problem: Problem) -> Callable[[Any], torch.Tensor]:
-    """Return the compiled GEMM: it takes operands of the op `matmul`, returns a new output, tunes at its first call.
+    """Return the compiled GEMM of a problem for which `refusal` has no reason; its first call tunes.
 
     Without a Triton template for the problem, or on a GPU too small for the templates, that call raises, because with
     this one backend Inductor does not fall back to the vendor's library. Dynamo's caches are reset, since it stops
     compiling after a few problems.
+
+    Returns:
+        A function of operands of the op `matmul` (a [M, K], b [K, N], bias [N] or None) to a new output [M, N] of the
+        problem's dtype. It uses neither scales, which are 1, nor `out`.
     """
     torch.compiler.reset()
     mode = compat.list_mode_options("max-autotune-no-cudagraphs")

@@ -40,7 +40,15 @@ class PlayedFamily:
 
 
 def families(source: Source, device: Device) -> list[tuple[Problem, Mapping[int, Config]]]:
-    """Return the invariant families of a source: the problem with the last M, and the configs of the Ms to play."""
+    """Return the invariant families of a source.
+
+    Returns:
+        Of each, by its name, the problem with the last M that a row or a range serves, and by M the config that a
+        lookup in this source alone gives: of `PLAYED_MS` those that are served, and of the last.
+
+    Raises:
+        KernelError: no kernel serves one of these problems on the device.
+    """
     winners = source.winners(device.slug)
     relatives = [source.winners(slug) for slug in of_one_arch(device, source.slugs())]
     served: dict[Problem, set[int]] = {}
@@ -59,7 +67,13 @@ def families(source: Source, device: Device) -> list[tuple[Problem, Mapping[int,
 
 
 def play(problem: Problem, configs: Mapping[int, Config], runner: PairedRunner) -> PlayedFamily:
-    """Compute a family's rows at each M by the config given for it, and compare them."""
+    """Compute a family at each M by its config, on the same rows, and compare them bit for bit.
+
+    Args:
+        problem: the family's problem with the last M.
+        configs: by M, what is launched; `problem.m` is among them.
+        runner: where.
+    """
     runner.compile((problem.with_m(m), config) for m, config in configs.items())
     reply = runner.compare(problem, tuple(configs.items()))
     return (

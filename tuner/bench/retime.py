@@ -65,7 +65,7 @@ class Retimed:
 
 
 def rows_of(source: Source, device: Device, sample: int | None) -> list[Row]:
-    """The rows that a source has for a device, or a sample of them that is always the same."""
+    """The best row of each problem that a source has for a device, sorted; with `sample`, so many, always the same."""
     rows = [row for held in source.winners(device.slug).rows.values() for row in held[:1]]
     rows.sort(key=lambda row: str(row.problem))
     if sample is None or sample >= len(rows):
@@ -82,7 +82,7 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
     Args:
         rows: what to play.
         runner: where.
-        fail_above: the loss from which on a row is lost.
+        fail_above: the loss above which a row is lost, 0.05 for 5%.
     """
     device = runner.device
     refused = {row: match_rules.refusal(row, row.problem, device) for row in rows}

@@ -38,7 +38,7 @@ class SuiteGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListedProblem:
-    """A problem and every suite and group that lists it."""
+    """A problem with every suite and group that lists it."""
 
     problem: Problem
     places: tuple[SuiteGroup, ...]
@@ -121,7 +121,13 @@ class Geomean:
 
 
 def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Device) -> bool:
-    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak."""
+    """Return whether moving the bytes takes longer than the arithmetic, each at the device's peak.
+
+    Args:
+        problem: decides at which rate the device computes.
+        flops, bytes_moved: of one call.
+        device: the device; its clock is the one that it sustains.
+    """
     tensor_cores = problem.precision in ("tf32", "tf32x3")
     speed = _TF32_RATE if tensor_cores else _RATES[ITEMSIZE[problem.a_dtype]]
     flops_per_us = 2 * device.features.macs * device.sm_count * device.sustained_mhz
@@ -129,7 +135,12 @@ def is_memory_bound(problem: Problem, flops: int, bytes_moved: int, device: Devi
 
 
 def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float]) -> dict[str, Figures]:
-    """Return the figures of contestants that ran in the same rounds."""
+    """Return the figures of contestants that ran in the same rounds.
+
+    Args:
+        times: by contestant, microseconds a call in each round; the i-th of all are of one round.
+        tuning_s: by contestant, the seconds that it tuned itself.
+    """
     found: dict[str, Figures] = {}
     for name, own in times.items():
         p20, median, p80 = (float(q) for q in np.percentile(own, [20, 50, 80]))
@@ -139,7 +150,10 @@ def figures(times: Mapping[str, Sequence[float]], tuning_s: Mapping[str, float])
 
 
 def geomeans(rows: Sequence[Row], rivals: Iterable[str]) -> list[Geomean]:
-    """Return the means of all rows, of each suite where there are several, and of each group, in the rows' order."""
+    """Return each rival's means: over all rows, over each suite where there are several, over each group of a suite.
+
+    A mean over no row with both times is left out.
+    """
     places = list(dict.fromkeys(place for row in rows for place in row.listed.places))
     suites = list(dict.fromkeys(place.suite for place in places))
     selections = {"all": list(rows)}

@@ -80,9 +80,11 @@ class Search:
     """The trials of one problem in one place: how the search came to its best.
 
     Attributes:
-        order: the number of each trial among those of the race, from 1, by its id.
-        improved: the trials that were the fastest so far.
-        exhaustive_us: the best time of a search that tried every config, None where there was none.
+        place, problem: their numbers in the document's lists.
+        count, complete: how many trials there are, and how many of them have a time.
+        order: by a trial's id, its number among those of the race, from 1.
+        improved: the trials of the race that were the fastest so far, in their order.
+        exhaustive_us: the best time of a search that tried every config, microseconds; None where there was none.
     """
 
     def __init__(self, place: int, problem: int, trials: list[TrialRow], runs: dict[str, RunRow]) -> None:
@@ -99,7 +101,7 @@ class Search:
         self.exhaustive_us = min((us for trial in every if (us := _us(trial)) is not None), default=None)
 
     def fields(self, configs: Listed[Config]) -> dict[str, Any]:
-        """Return it as the document holds it."""
+        """Return what the document holds of it; times are microseconds a call."""
         best = [[self.order[one.trial_id], _figure(_us(one)), configs.number(one.config)] for one in self.improved]
         counts = {"trials": self.count, "complete": self.complete, "raced": len(self.order)}
         where = {"place": self.place, "problem": self.problem}

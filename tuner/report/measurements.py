@@ -49,7 +49,12 @@ class Measurements:
 
 
 def read(store: Store, *, device: str | None = None, suites: Sequence[str] = ()) -> Measurements:
-    """Read all that is in a store, or what is of a device and of the problems that suites name.
+    """Read all that is in a store, or only some of it.
+
+    Args:
+        store: what is read.
+        device: the slug of the only device to read; None for all.
+        suites: names or files of suites, whose problems alone are read; none for all problems.
 
     Raises:
         StoreError: it holds no trial.

@@ -18,6 +18,11 @@ def regressions(found: Measurements, against: Iterable[Table], name: str) -> dic
         found: the measurements; of the other edition only their problems and devices count.
         against: the other edition's tables.
         name: what to call it.
+
+    Returns:
+        "changes", those that slowed most first, each with the time before over the time now ("ratio") and both times
+        in microseconds; how many rows are the "same", how many cannot be compared ("other_versions"), and why there is
+        "nothing" to compare.
     """
     ours, against = select(found.winners, found.families).tables, list(against)
     changes, same, other_versions = [], 0, 0

@@ -22,7 +22,7 @@ PALETTE = (
 
 
 def require(purpose: str) -> ModuleType:
-    """Return vl-convert; `purpose` says in the error what it would have been for.
+    """Return the module vl_convert; `purpose`, such as "a report", begins the error.
 
     Raises:
         TunerError: it is not installed.
@@ -37,7 +37,7 @@ def require(purpose: str) -> ModuleType:
 
 
 def theme(*, dark: bool) -> dict[str, Any]:
-    """Return the configuration of all charts."""
+    """Return Vega-Lite's `config` for every chart, in colours for a dark page or a light one."""
     ink, muted, grid = (pair[dark] for pair in (INK, MUTED, GRID))
     said = {"Font": FONT, "FontSize": 11, "Color": muted}
     text: Spec = {f"{part}{name}": value for part in ("label", "title") for name, value in said.items()}
@@ -66,7 +66,11 @@ def bundle() -> str:
 
 
 def png(spec: Spec) -> bytes:
-    """Draw a chart on white, as a PNG file."""
+    """Draw a chart on white and return the PNG file's bytes, two pixels for each of Vega-Lite's.
+
+    Raises:
+        TunerError: vl-convert is not installed.
+    """
     config = theme(dark=False) | {"background": "white", "padding": 12}
     picture = require("a chart").vegalite_to_png({"$schema": SCHEMA, **spec}, config=config, scale=2)
     assert isinstance(picture, bytes)

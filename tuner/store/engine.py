@@ -103,12 +103,15 @@ class Database:
 
 
 def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
-    """The database of `--db` or `Store.open`: a path or a URL; None leaves the choice to `$TUNER_DB`.
+    """Say where a database is; nothing is opened.
 
-    See `Database` for `another`.
+    Args:
+        location: what `--db` or `Store.open` was given, a path or a URL; None means `$TUNER_DB`, else the user data
+            folder.
+        another: see `Database`.
 
     Raises:
-        StoreError: the URL cannot be read.
+        StoreError: it is a URL of another kind, or one that cannot be read. No message shows a password.
     """
     given = database_location(location)
     path = sqlite_path(given)
@@ -140,6 +143,11 @@ def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_
     """Connections to a database. A SQLite file, and its folder, are made when they are missing and may be written.
 
     A transaction reads the database as it stands at its begin; one of `writing` keeps other writers out.
+
+    Args:
+        database: where it is.
+        read_only: nothing may be written; of a SQLite file not even the files beside it, where they cannot be.
+        timeout_s: how long a statement waits for another process's lock, seconds.
 
     Raises:
         StoreError: a missing file with `read_only`, a folder or a pipe in its place, a driver that is not installed.
@@ -179,7 +187,13 @@ def opened(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEO
 
 
 def connect_file(path: Path, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection to a SQLite file, foreign keys on, that begins no transaction by itself."""
+    """A connection to a SQLite file, foreign keys on, that begins no transaction by itself.
+
+    A text that is no UTF-8 is read as one that no column takes. See `open_engine` for the arguments.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened.
+    """
     mode = _reading_mode(path) if read_only else "rwc"
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}",
@@ -205,7 +219,10 @@ def writing(engine: Engine) -> Engine:
 
 
 def settle_journal(engine: Engine, path: Path) -> None:
-    """Give a file the journal that suits where it lies; where it is locked or read-only, the next opener does."""
+    """Give a file the journal mode that suits where it lies (`journal_mode`), unless it has it.
+
+    Where it is locked or read-only it keeps its own, and the next process that opens it tries again.
+    """
     wanted = journal_mode(path)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if cursor.execute("PRAGMA journal_mode").fetchone()[0] == wanted:
@@ -217,7 +234,7 @@ def settle_journal(engine: Engine, path: Path) -> None:
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another that takes its name; None where it is not there."""
+    """The device and the inode of a file, which tell it from one that takes its name; None where there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -18,13 +18,20 @@ from tuner.store.writer_lock import lock_file
 
 _NAMED = 5
 """How many damaged rows of a table are named."""
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 _CHUNK = 1000  # rows in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `check` found: a sentence for each complaint. `head` is the revision needed; an empty database has none."""
+    """What `check` found.
+
+    Attributes:
+        location: where the database is, as commands take it; a password is masked.
+        revision: that of its schema; None where it is empty.
+        head: the revision that this version needs.
+        complaints: a sentence for each; a sound database has none.
+    """
 
     location: str
     revision: str | None
@@ -34,6 +41,9 @@ class Health:
 
 def check(location: str | None = None) -> Health:
     """Read a database through and say what is wrong with it; only what a run left for a server is written.
+
+    Args:
+        location: a path or a URL; None means `$TUNER_DB`, else the user data folder.
 
     Raises:
         StoreError: it is missing, or so damaged that it cannot be read.
@@ -67,7 +77,7 @@ def try_writing(location: str | None = None) -> None:
         StoreError: it, or a file that belongs beside it, cannot be written, or another process holds its lock.
     """
     database = locate(location)
-    with opened(database, read_only=False, timeout_s=_PATIENCE_S) as engine, writing(engine).connect() as connection:
+    with opened(database, read_only=False, timeout_s=_TIMEOUT_S) as engine, writing(engine).connect() as connection:
         if database.path is not None:
             version = connection.exec_driver_sql("PRAGMA user_version").scalar()
             connection.exec_driver_sql(f"PRAGMA user_version = {version}")

@@ -1,4 +1,7 @@
-"""Rows of the database, read back as the values that they were written from. One that is damaged is a StrayValue."""
+"""Rows of the database, read back as the values that they were written from.
+
+Where a row is damaged, what reads it raises StrayValue, which names the table, the row's id and what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,11 @@ _NAMED = 3
 
 
 def current_winners(connection: Connection, *conditions: ColumnElement[bool]) -> list[Winner]:
-    """Winners that nothing superseded, sorted by device, problem and environment.
+    """Winners that nothing superseded, sorted by device, problem and environment; damaged rows are left out.
 
     Args:
-        conditions: on the tables winner, device, environment, problem, config, kernel.
+        connection: to a database at the head.
+        conditions: on the tables winner, device, environment, problem, config, kernel and run; all must hold.
     """
     query = (
         select(winner, device, environment, problem, config, kernel, run.c.protocol, run.c.tool_version)
@@ -94,7 +98,7 @@ class LeftOut(AbstractContextManager["LeftOut"]):
         self._faults[str(fault)] = 1
 
     def built(self, rows: Iterable[RowMapping], build: Callable[[RowMapping], T]) -> Iterator[T]:
-        """What `build` makes of each row that it can read."""
+        """What `build` makes of each row; one for which it raises StrayValue is left out."""
         for row in rows:
             try:
                 yield build(sound(row))
@@ -103,7 +107,7 @@ class LeftOut(AbstractContextManager["LeftOut"]):
 
 
 def sound(row: RowMapping) -> RowMapping:
-    """A row, unless one of its values is none that its column can hold."""
+    """Return a row; StrayValue where its column cannot hold one of the values."""
     for value in row.values():
         if type(value) is Stray:
             (key,) = metadata.tables[value.table].primary_key
@@ -112,7 +116,7 @@ def sound(row: RowMapping) -> RowMapping:
 
 
 def check_row(table: Table, row: RowMapping) -> None:
-    """Read a row of one table, of which it holds every column."""
+    """Read a row that holds every column of one table; StrayValue where it is damaged."""
     sound(row)
     if table is problem:
         problem_of(row)
@@ -197,7 +201,7 @@ def outcome_values(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def trial_row(trial: Trial) -> TrialRow:
-    """A trial as the store inserts it, and as a node sends it."""
+    """A trial as the store inserts it, and as a node of a fleet sends it."""
     config = trial.config
     return trial.problem, trial.kernel, config.digest, config.parameters_json, outcome_values(trial.outcome)
 

@@ -88,7 +88,10 @@ def prepare(engine: Engine, database: Database, *, read_only: bool) -> None:
 
 
 def upgrade(location: str | None = None) -> Upgrade:
-    """Bring a database to the head, in one transaction; one that has rows is copied first.
+    """Bring a database to the head, in one transaction; a SQLite file that has rows is copied first.
+
+    Args:
+        location: a path or a URL; None means `$TUNER_DB`, else the user data folder.
 
     Raises:
         SchemaError: it is ahead, or somebody else's.
@@ -143,7 +146,7 @@ def migrate(connection: Connection) -> None:
 
 
 def drift(connection: Connection) -> list[str]:
-    """How the schema of a database at the head differs from what it should be, one sentence each."""
+    """How the schema of a database at the head differs from `models.metadata`, a sentence for each difference."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -155,7 +158,7 @@ def drift(connection: Connection) -> list[str]:
 
 
 def refusal(found: str | None, database: Database) -> SchemaError:
-    """Why a database whose revision is not the head is not used, and what to type. None means that it is empty."""
+    """The error for a database whose revision is not the head, with what to type; None is that of an empty one."""
     from tuner.version import __version__
 
     typed = shlex.quote(database.label)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def survives_outage(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Make a method wait for a server that is away, once `survive_outages` was called."""
+    """Decorate a method of `Store`: once `survive_outages` was called it waits while the server is away."""
 
     @wraps(method)
     def wrapper(self: Store, /, *args: P.args, **options: P.kwargs) -> T:
@@ -217,9 +217,9 @@ class Store(Listings, AbstractContextManager["Store"]):
         kernels: Iterable[KernelVersion],
         runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config that was tried.
+        """The newest outcome of each config, where it is settled.
 
-        A config that crashed or hung is not known until two trials in a row agree.
+        One that crashed or hung is settled once two trials in a row did, one for which memory ran out never.
 
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
@@ -247,7 +247,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
-        """The current winner of a problem, None when nobody decided one."""
+        """The current winner of a problem under the current versions; None where nobody decided one."""
         winner = models.winner
         with self._reading() as connection:
             key = [self._keys.find(connection, entity) for entity in (device, environment, problem)]
@@ -268,13 +268,13 @@ class Store(Listings, AbstractContextManager["Store"]):
     def claim(self, run: Run, problem: Problem, *, begin: bool = False) -> bool:
         """Have a problem to measure, unless another living run has it; whether this run has it now.
 
-        Runs that share a server's database claim problems for their device, environment and protocol. A claim wrapper
+        Runs that share a server's database claim problems for their device, environment and protocol. A claim holds
         until `release`, or until its run is dead. A SQLite file has one sweep at a time, which needs no claims.
 
         Args:
             run: the run that wants it.
             problem: the problem.
-            begin: whether it is begun, also where another run that has it has not begun it.
+            begin: take it as begun; another run that has it and has not begun it loses it.
         """
         if not self.is_shared:
             return True
