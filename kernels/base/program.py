@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import triton
 
-from tuner.kernel import KernelSpec
+from tuner.kernel import Inputs, KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base import blocks
 from tuner.launch import launch as launching
@@ -18,33 +18,43 @@ from tuner.launch.launch import Launch
 from tuner.launch.plan import recording
 from tuner.problem import Problem
 
-Program = Callable[[Any, Config], Sequence[Launch]]
+Given = TypeVar("Given", bound=Inputs)
+"""The type of the operands that all kernels of an op take."""
+Program = Callable[[Given, Config], Sequence[Launch]]
 """A function of operands and a config that returns the launches that write the output, in order."""
+LaunchInterpreted = Callable[[Given, Config, Callable[[Given, Config], None]], None]
+"""Runs a launch, its last argument, under the interpreter, and corrects what the interpreter gets wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Generic[Given]):
     """What all kernels of an op share. They all take operands of one type.
 
     Attributes:
         name: name of the op.
         make_inputs: see `KernelSpec`; for the device "meta" it makes tensors without memory.
         vendor, reference, tolerance, flops, bytes_moved: see `KernelSpec`.
-        launch_interpreted: runs a launch under the interpreter, and corrects what the interpreter gets wrong.
+        launch_interpreted: see `LaunchInterpreted`.
     """
 
     name: str
-    make_inputs: Callable[[Problem, str, int], Any]
-    vendor: Callable[[Any], Any]
-    reference: Callable[[Any], torch.Tensor]
-    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None]
+    make_inputs: Callable[[Problem, str, int], Given]
+    vendor: Callable[[Given], torch.Tensor | None]
+    reference: Callable[[Given], torch.Tensor]
+    launch_interpreted: LaunchInterpreted[Given]
     tolerance: Callable[[Problem], float]
     flops: Callable[[Problem], int] = lambda problem: problem.flops
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved
 
 
 def spec_of(
-    operation: Operation, name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any
+    operation: Operation[Given],
+    name: str,
+    version: int,
+    program: Program[Given],
+    *,
+    sources: Sequence[Any],
+    **fields: Any,
 ) -> KernelSpec:
     """Make the KernelSpec of a program.
 
@@ -58,10 +68,10 @@ def spec_of(
         fields: all other fields of the KernelSpec.
     """
 
-    def run(inputs: Any, config: Config) -> None:
+    def run(inputs: Given, config: Config) -> None:
         launching.run(program(inputs, config))
 
-    def launch(inputs: Any, config: Config) -> None:
+    def launch(inputs: Given, config: Config) -> None:
         if interpreted():
             operation.launch_interpreted(inputs, config, run)
         else:
@@ -93,7 +103,7 @@ def spec_of(
 
 
 @functools.lru_cache(maxsize=64)
-def _without_memory(operation: Operation, problem: Problem) -> Any:
+def _without_memory(operation: Operation[Given], problem: Problem) -> Given:
     """A problem's operands without memory: a search classes hundreds of configs of one problem."""
     return operation.make_inputs(problem, "meta", 0)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
+from tuner.kernels.base import numerics
+from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import Operands
+from tuner.kernels.base.program import Operation
 from tuner.kernels.batched import jit as bmm_kernel
 from tuner.kernels.batched.operands import batch_of, make_operands, placement, vendor
 from tuner.kernels.batched.space import POINTER, config_of, pointer, share, supports_pointer
@@ -12,13 +15,13 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import default as pointer_default
 from tuner.kernels.gemm.pointer import tile as pointer_tile
-from tuner.kernels.gemm.spec import gemm_spec, operation, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space.tile_resources import shared_bytes
 from tuner.launch.launch import Launch
 from tuner.problem import Problem
 
 VERSION = 1
-BMM = operation("bmm", make_operands, vendor)
+BMM = Operation("bmm", make_operands, vendor, numerics.reference, launch_interpreted, numerics.tolerance)
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -41,6 +44,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 SPEC = gemm_spec(
+    BMM,
     POINTER,
     VERSION,
     program,
@@ -52,5 +56,4 @@ SPEC = gemm_spec(
         config, problem, device, by_tma=False, products=batch_of(problem)
     ),
     sources=sources_of(bmm_kernel, pointer_tile, program, placement),
-    operation=BMM,
 )

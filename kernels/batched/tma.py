@@ -78,6 +78,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 SPEC = gemm_spec(
+    BMM,
     TMA,
     VERSION,
     program,
@@ -89,5 +90,4 @@ SPEC = gemm_spec(
     sources=sources_of(bmm_kernel, tma_tile, program, descriptor, placement),
     # Loads through descriptors leave the threads' registers to the sums, so this kernel comes before the other.
     precedence=lambda _problem, device: int(not device.is_interpreter),
-    operation=BMM,
 )

@@ -107,6 +107,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 SPEC = gemm_spec(
+    BMM,
     NAME,
     VERSION,
     program,
@@ -124,5 +125,4 @@ SPEC = gemm_spec(
         placement,
     ),
     precedence=lambda problem, device: 2 if is_filled(problem, device) else 0,
-    operation=BMM,
 )

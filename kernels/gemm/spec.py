@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
@@ -14,34 +11,22 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import blocks, epilogue, numerics
 from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import make_operands
-from tuner.kernels.base.program import Operation, Program, spec_of
+from tuner.kernels.base.program import Given, Operation, Program, spec_of
 from tuner.kernels.base.workspace import workspace
 from tuner.kernels.gemm import invariant, launches, sums
 from tuner.kernels.gemm.vendor import vendor
 from tuner.kernels.space import precedence
 from tuner.problem import Problem
 
-
-def operation(
-    name: str,
-    make_inputs: Callable[[Problem, str, int], Any],
-    vendor: Callable[[Any], None],
-    reference: Callable[[Any], torch.Tensor] = numerics.reference,
-    launch_interpreted: Callable[[Any, Config, Callable[[Any, Config], None]], None] = launch_interpreted,
-) -> Operation:
-    """Make an op whose products are GEMMs; the arguments are those of `Operation`."""
-    return Operation(name, make_inputs, vendor, reference, launch_interpreted, numerics.tolerance)
-
-
-MATMUL = operation("matmul", make_operands, vendor)
+MATMUL = Operation("matmul", make_operands, vendor, numerics.reference, launch_interpreted, numerics.tolerance)
 
 
 def gemm_spec(
+    operation: Operation[Given],
     name: str,
     version: int,
-    program: Program,
+    program: Program[Given],
     *,
-    operation: Operation = MATMUL,
     order: sums.Ordered | None = None,
     **fields: Any,
 ) -> KernelSpec:

@@ -8,11 +8,13 @@ import torch
 
 from tuner.hardware.device import multiprocessors
 from tuner.kernel.config import Config
+from tuner.kernels.base import numerics
 from tuner.kernels.base.operands import INT32_SPAN, Placement, placement
+from tuner.kernels.base.program import Operation
 from tuner.kernels.batched.operands import placement as batch_placement
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.pointer import tile as pointer_tile
-from tuner.kernels.gemm.spec import gemm_spec, operation, sources_of
+from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.grouped import jit as grouped_kernel
 from tuner.kernels.grouped.operands import (
     GroupedOperands,
@@ -29,7 +31,7 @@ from tuner.kernels.space.tile_resources import next_power_of_two, shared_bytes
 from tuner.launch.launch import Launch, compiler_options
 
 VERSION = 1
-GROUPED_MM = operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted)
+GROUPED_MM = Operation("grouped_mm", make_operands, vendor, reference, launch_grouped_interpreted, numerics.tolerance)
 
 
 def program(operands: GroupedOperands | ListedOperands, config: Config) -> tuple[Launch, ...]:
@@ -97,6 +99,7 @@ def _listed(operands: ListedOperands, config: Config) -> tuple[Launch, ...]:
 
 
 SPEC = gemm_spec(
+    GROUPED_MM,
     POINTER,
     VERSION,
     program,
@@ -119,5 +122,4 @@ SPEC = gemm_spec(
         placement,
     ),
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
-    operation=GROUPED_MM,
 )

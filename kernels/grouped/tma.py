@@ -54,9 +54,10 @@ _parts = launches.parts_of(grouped_tma_kernel.grouped_kernel, _own)
 
 
 SPEC = gemm_spec(
+    GROUPED_MM,
     TMA,
     VERSION,
-    program,
+    program,  # type: ignore[arg-type]  # `supports_tma` refuses the problems of lists
     supports=supports_tma,
     space=tma,
     default_config=default_tma,
@@ -69,5 +70,4 @@ SPEC = gemm_spec(
     runtime_parameters=("GROUP_SIZE_M", "PROGRAMS_PER_SM"),
     # Loads through descriptors leave the threads' registers to the sums, so this kernel comes before the other.
     precedence=lambda _problem, device: int(not device.is_interpreter),
-    operation=GROUPED_MM,
 )

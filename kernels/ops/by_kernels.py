@@ -35,7 +35,7 @@ _MOST_LAUNCHED = 65_536
 _families: dict[Hashable, list[tuple[LaunchRange, Sequence[RecordedLaunch]]]] = {}
 """By families that were prepared and the device's index, what their ranges launch, where binaries say so."""
 on_change(_families.clear)
-_torch_serves: dict[Hashable, tuple[Callable[[Any], None], Callable[[], Any] | None]] = {}
+_torch_serves: dict[Hashable, tuple[Callable[[Any], torch.Tensor | None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
 _TENSORS = ("a", "b", "up", "out", "bias", "scale_a", "scale_b", "ends", "down", "experts", "shares")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tuner.hardware.device import Device
 from tuner.lookup.decision import Match
 from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    from tuner.kernel import Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class CheckedCall:
         match: What the lookup answered for the problem.
     """
 
-    operands: Any
+    operands: Inputs
     problem: Problem
     device: Device
     index: int | None

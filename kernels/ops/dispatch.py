@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,8 +18,11 @@ from tuner.lookup import strict
 from tuner.lookup.lookup import lookup
 from tuner.problem import Problem, dtype
 
+if TYPE_CHECKING:
+    from tuner.kernel import Inputs
 
-def launch(operands: Any, problem: Problem, torch_device: torch.device) -> Recording:
+
+def launch(operands: Inputs, problem: Problem, torch_device: torch.device) -> Recording:
     """Launch the config that a lookup finds for a problem, on the operands' device and its current stream.
 
     A config that fails at its first launch is not used again in this process. It is replaced by the lookup's next

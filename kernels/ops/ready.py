@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +24,9 @@ from tuner.lookup.decision import TUNED
 from tuner.lookup.lookup import counter, lookup, on_change, ranges_of_family
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+
+if TYPE_CHECKING:
+    from tuner.kernel import Inputs
 
 _UNREADABLE = (OSError, AttributeError, IndexError, TypeError)
 """What files raise beside `failures` that are not what an export wrote."""
@@ -69,7 +72,7 @@ def launch(call: CheckedCall) -> Recording | None:
     return recording
 
 
-def is_of_problem(operands: Any) -> bool:
+def is_of_problem(operands: Inputs) -> bool:
     """Whether what is launched follows from the problem, and from how the operands lie.
 
     `rms_norm` compiles an offset in, which no problem has: what was exported or compiled ahead has none.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tuner.kernel import Inputs
 from tuner.kernels.base.activations import saturated
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.experts.operands import ExpertsOperands, by_expert
@@ -18,7 +19,7 @@ from tuner.kernels.grouped.operands import GroupedOperands, ListedOperands
 from tuner.problem import Problem, dtype
 
 
-def compute(operands: Any, vendor: Callable[[Any], Any]) -> None:
+def compute(operands: Inputs, vendor: Callable[[Any], torch.Tensor | None]) -> None:
     """Write the output of a call.
 
     Args:
@@ -35,7 +36,7 @@ def compute(operands: Any, vendor: Callable[[Any], Any]) -> None:
     elif isinstance(operands, ExpertsOperands):
         _experts(operands, vendor)
     elif (result := vendor(operands)) is not None:
-        operands.out.copy_(result)  # of what torch writes into new memory alone
+        operands.output.copy_(result)  # of what torch writes into new memory alone
 
 
 def _experts(operands: ExpertsOperands, vendor: Callable[[Any], None]) -> None:

@@ -30,7 +30,9 @@ INTERPRETED_COLUMNS = 128
 """Columns of a block on the interpreter, which takes milliseconds per block."""
 
 
-def softmax_spec(name: str, version: int, program: Program, *, sources: Sequence[Any], **fields: Any) -> KernelSpec:
+def softmax_spec(
+    name: str, version: int, program: Program[Tensors], *, sources: Sequence[Any], **fields: Any
+) -> KernelSpec:
     """Make a kernel of the op, with the sources that all its kernels share; see `spec_of` for the arguments."""
     first = functools.partial(precedence.of, _PRECEDENCE, name)
     fields |= {"sources": (*sources, *SOURCES), "precedence": first, "shared_bytes": shared_bytes}

@@ -25,7 +25,7 @@ from tuner.kernels.gemm.block_scaled.hopper_space import NAME, WGMMA_ROWS, share
 from tuner.kernels.gemm.hopper import loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
@@ -142,6 +142,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

@@ -24,7 +24,7 @@ from tuner.kernels.gemm.block_scaled import jit as block_scaled_kernel
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space import refinements, tile_resources, tile_rules
@@ -218,6 +218,7 @@ RULES = (
 )
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

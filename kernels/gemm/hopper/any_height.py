@@ -18,7 +18,7 @@ from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import tiles
-from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.space.refinements import NUM_CTAS
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -90,6 +90,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 
 _SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

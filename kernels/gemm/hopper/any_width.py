@@ -30,7 +30,7 @@ from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_b
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, single
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.launch.launch import TILE, Launch, compiler_options
@@ -196,6 +196,7 @@ SOURCES = (
 )
 
 _SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

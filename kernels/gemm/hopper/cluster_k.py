@@ -22,7 +22,7 @@ from tuner.kernels.gemm.hopper import cluster_k_space as spaces
 from tuner.kernels.gemm.hopper.cluster_k_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.small_m import swap_ab
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
@@ -100,6 +100,7 @@ SOURCES = (
 )
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

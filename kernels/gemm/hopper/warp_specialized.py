@@ -33,7 +33,7 @@ from tuner.kernels.gemm.hopper.resources import shared_bytes
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.hopper.space import NAME, space, supports, variants
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.launch.launch import TILE, Launch, compiler_options
@@ -307,6 +307,7 @@ SOURCES = (
 )
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

@@ -26,7 +26,7 @@ from tuner.kernels.gemm.padded import copy_jit as padding_kernel
 from tuner.kernels.gemm.padded.copy_ahead import CHUNK_SIZE_K
 from tuner.kernels.gemm.padded.problem import cannot_pad, copied_operands, padded_problem, stored_by_tma
 from tuner.kernels.gemm.small_m import swap_ab
-from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.gemm.tma import persistent as persistent_tma
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import spec as tma
@@ -36,7 +36,7 @@ from tuner.problem import Problem, dtype
 
 NAME = "padded"
 VERSION = 4
-_PROGRAMS: dict[str, tuple[KernelSpec, Program]] = {
+_PROGRAMS: dict[str, tuple[KernelSpec, Program[Operands]]] = {
     tma.SPEC.name: (tma.SPEC, tma.program),
     persistent_tma.NAME: (persistent_tma.SPEC, persistent_tma.program),
     swap_ab.NAME: (swap_ab.SPEC, swap_ab.program),
@@ -261,6 +261,7 @@ RULES = (
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

@@ -12,7 +12,7 @@ from tuner.kernels.gemm.pointer import jit as pointer_kernel
 from tuner.kernels.gemm.pointer import tile as pointer_tile
 from tuner.kernels.gemm.pointer.default import default_config
 from tuner.kernels.gemm.pointer.space import NAME, space, supports
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.space import tile_resources
 from tuner.launch.launch import Launch
 
@@ -45,6 +45,7 @@ _parts = launches.parts_of(pointer_kernel.matmul_kernel)
 SOURCES = sources_of(pointer_kernel, pointer_tile, pointer_launch, placement)
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

@@ -15,7 +15,7 @@ from tuner.kernels.cost import stream as stream_cost
 from tuner.kernels.gemm import launches, splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv_jit
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.launch.launch import Launch
@@ -191,6 +191,7 @@ RULES = (tile_rules.parameters(lambda _, device: axes(device), _OPTIONS, ("num_s
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

@@ -17,7 +17,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
-from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.gemm.tma import spec as tma
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
@@ -105,6 +105,7 @@ RULES = (
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

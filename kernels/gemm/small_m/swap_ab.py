@@ -21,7 +21,7 @@ from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
-from tuner.kernels.gemm.spec import gemm_spec
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.gemm.tma import spec as tma
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.launch.launch import Launch
@@ -190,6 +190,7 @@ SOURCES = (*pointer.SOURCES, *tma.SOURCES, program, exchanged_tile, Operands.exc
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

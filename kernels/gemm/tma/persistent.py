@@ -12,7 +12,7 @@ from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
@@ -130,6 +130,7 @@ SOURCES = sources_of(tma_kernel, tma_tile, program, descriptor, destination, pla
 
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,

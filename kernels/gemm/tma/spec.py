@@ -11,7 +11,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
 from tuner.kernels.gemm.tma import tile as tma_tile
 from tuner.kernels.gemm.tma.space import NAME, default_config, shared_bytes, space, supports_tiles
@@ -87,6 +87,7 @@ _parts = launches.parts_of(tma_kernel.matmul_kernel)
 SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, descriptor, destination, placement)
 
 SPEC = gemm_spec(
+    MATMUL,
     NAME,
     VERSION,
     program,
