@@ -12,7 +12,7 @@ from tuner.kernels.experts.operands import GROUPS, TOP_K, ExpertsOperands
 from tuner.kernels.ops import arguments
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import launch
-from tuner.kernels.ops.problem import problem_of
+from tuner.kernels.ops.problem import check_sizes, problem_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -20,7 +20,6 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
 
 CALL_CACHE = CallCache()
-_MOST = (MAX_SIZE, MAX_SIZE // 2, MAX_SIZE)
 _SPLITTING = {
     "M": "call it for some of x's rows at a time",
     "N": "add up the results of parts, gate_up's rows n and N + n with down[..., n]",
@@ -162,9 +161,7 @@ def _check_shapes(
         )
     if experts.shape[1] > number:
         raise InputError(f"experts has shape {shown(experts)}: expected at most {number} choices of as many experts")
-    for (name, remedy), size, most in zip(_SPLITTING.items(), (len(x), n, k), _MOST, strict=True):
-        if size > most:
-            raise InputError(f"{name} is {size}: expected at most {most}; {remedy}")
+    check_sizes((len(x), n, k), _SPLITTING, MAX_SIZE // 2)
     for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down)):
         if tensor.numel() and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             raise InputError(f"{name}'s rows are not contiguous: use {name}.contiguous()")

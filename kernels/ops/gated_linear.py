@@ -19,7 +19,7 @@ from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_dtype, check_input
 from tuner.kernels.ops.operators import Planned, define, plan_first
-from tuner.kernels.ops.problem import problem_of
+from tuner.kernels.ops.problem import check_sizes, problem_of
 from tuner.launch.call_cache import CallCache, any_m, is_tracing
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -27,7 +27,6 @@ from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import MAX_SIZE
 
 CALL_CACHE = CallCache()
-_MOST = (MAX_SIZE, MAX_SIZE // 2, MAX_SIZE)
 _SPLITTING = {
     "M": "call it for some of x's rows at a time (leading dimensions count as rows)",
     "N": "call it for some rows of both weights at a time",
@@ -178,10 +177,7 @@ def _check_shapes(given: _Tensors) -> None:
 def _check_rows(given: _Tensors) -> None:
     """Check that sizes fit into 32 bits, and both weights' rows are contiguous and as far apart in one as the other."""
     x, gate, up = given
-    sizes = math.prod(x.shape[:-1]), len(gate), x.shape[-1]
-    for (name, remedy), size, most in zip(_SPLITTING.items(), sizes, _MOST, strict=True):
-        if size > most:
-            raise InputError(f"{name} is {size}: expected at most {most}; {remedy}")
+    check_sizes((math.prod(x.shape[:-1]), len(gate), x.shape[-1]), _SPLITTING, MAX_SIZE // 2)
     if not gate.numel():
         return
     for name, weight in (("gate", gate), ("up", up)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -40,6 +40,22 @@ def problem_of(
     return problem if m is None or m == problem.m else problem.with_m(m)
 
 
+def check_sizes(shape: tuple[int, int, int], remedies: Mapping[str, str], most_n: int = MAX_SIZE) -> None:
+    """Check that the sizes of products fit into 32 bits.
+
+    Args:
+        shape: M, N and K.
+        remedies: By "M", "N" and "K", how a call is split in which that size is too large.
+        most_n: The most of N; half of it where gate and up together have twice as many columns.
+
+    Raises:
+        InputError: a size does not fit.
+    """
+    for name, size, most in zip("MNK", shape, (MAX_SIZE, most_n, MAX_SIZE), strict=True):
+        if size > most:
+            raise InputError(f"{name} is {size}: expected at most {most}; {remedies[name]}")
+
+
 def product(
     shape: tuple[int, int, int],
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -57,9 +73,7 @@ def product(
     Raises:
         InputError: a size does not fit into 32 bits.
     """
-    for name, size in zip("MNK", shape, strict=True):
-        if size > MAX_SIZE:
-            raise InputError(f"{name} is {size}: expected at most {MAX_SIZE}; {_SPLITTING[name]}")
+    check_sizes(shape, _SPLITTING)
     a, b, out = (dtypes.name_of(tensor.dtype) for tensor in tensors)
     layout = "".join("t" if each else "n" for each in transposed)
     return Problem(*shape, a_dtype=a, b_dtype=b, out_dtype=out, layout=layout, **fields)
