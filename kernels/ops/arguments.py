@@ -57,8 +57,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def needs_operator(*tensors: torch.Tensor | None) -> bool:
-    """Whether torch needs an operator: it compiles or records, or a tensor belongs to torch.func or a wrapper."""
-    if torch.compiler.is_compiling() or is_recorded():
+    """Whether torch needs an operator: something is to see it, or a tensor belongs to torch.func or a wrapper."""
+    if torch.compiler.is_compiling() or is_observed():
         return True
     return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in tensors)
 
@@ -88,8 +88,18 @@ def check_allocated(name: str, tensor: torch.Tensor, remedy: str) -> None:
         raise InputError(f"{name} has no memory (its storage was freed): expected {tensor.numel()} elements; {remedy}")
 
 
+def is_observed() -> bool:
+    """Whether something sees the operators of this call: what records them, or a mode of torch, as FlopCounterMode.
+
+    A launch is no operator.
+    """
+    if torch.jit.is_tracing():
+        return True
+    return bool(compat.count_dispatch_modes()) and not compat.is_key_excluded(compat.python_key)
+
+
 def is_recorded() -> bool:
-    """Whether torch.jit.trace, make_fx or a FakeTensorMode records the operators of this call; a launch is none."""
+    """Whether torch.jit.trace, make_fx or a FakeTensorMode records the operators of this call."""
     modes = (compat.proxy_mode_key, compat.fake_mode_key)
     return torch.jit.is_tracing() or any(compat.get_dispatch_mode(key) is not None for key in modes)
 

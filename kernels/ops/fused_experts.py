@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import cast
 
 import torch
@@ -71,14 +72,22 @@ def fused_experts(
         return cast(
             torch.Tensor, untraced(fused_experts)(x, gate_up, down, experts, shares, activation=activation, out=out)
         )
-    return _checked_call((x, gate_up, down, experts, shares), activation, out)
+    return checked_call((x, gate_up, down, experts, shares), activation, out, cache=CALL_CACHE, options=(activation,))
 
 
-_Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""x, gate_up, down, experts and shares."""
 
 
-def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> torch.Tensor:
-    """Run a call whose arguments must be checked, and store its plan."""
+def checked_call(
+    given: Given,
+    activation: str,
+    out: torch.Tensor | None = None,
+    *,
+    cache: CallCache,
+    options: tuple[Hashable, ...],
+) -> torch.Tensor:
+    """Run a call whose arguments must be checked, and store its plan under some options; else as `fused_experts`."""
     named = dict(zip(("x", "gate_up", "down", "experts", "shares"), given, strict=True))
     arguments.check_tensors(**named, out=out)
     arguments.check_memory(**named, out=out)
@@ -95,14 +104,20 @@ def _checked_call(given: _Given, activation: str, out: torch.Tensor | None) -> t
     if not experts.numel() or not down.numel():
         return result.zero_()
     if result.numel():
-        problem = problem_of(_problem, (x, gate_up, down, result), experts.shape[1], kind)
         sources = resolver()
-        operands = ExpertsOperands(x, gate_up, down, result, experts.contiguous(), shares.contiguous(), problem, result)
-        recording = launch(operands, problem, x.device)
+        operands = operands_of((x, gate_up, down, experts, shares), kind, result)
+        recording = launch(operands, operands.problem, x.device)
         if experts.is_contiguous() and shares.is_contiguous():
-            float32_setting = problem.precision if x.dtype == torch.float32 else None
-            CALL_CACHE.remember(given, (activation,), recording, result, sources, out=out, precision=float32_setting)
+            float32_setting = operands.problem.precision if x.dtype == torch.float32 else None
+            cache.remember(given, options, recording, result, sources, out=out, precision=float32_setting)
     return result
+
+
+def operands_of(given: Given, activation: str, out: torch.Tensor) -> ExpertsOperands:
+    """What the kernels take of tensors that fit each other, `out` and the activation's name."""
+    x, gate_up, down, experts, shares = given
+    problem = problem_of(_problem, (x, gate_up, down, out), experts.shape[1], activation)
+    return ExpertsOperands(x, gate_up, down, out, experts.contiguous(), shares.contiguous(), problem, out)
 
 
 def _problem(  # noqa: PLR0917

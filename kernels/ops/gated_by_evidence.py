@@ -17,7 +17,7 @@ from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
-from tuner.kernels.ops.operators import Planned, define, plan_first
+from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -116,7 +116,7 @@ def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tenso
 
 
 def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or arguments.is_recorded()
+    return torch.compiler.is_compiling() or arguments.is_observed()
 
 
 def _traced(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torch.Tensor | None:
@@ -124,7 +124,7 @@ def _traced(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> to
     if not (are_plain((x, *weights)) and _fit(x, weights)) or _is_followed(x, weights):
         return None
     given = [*weights], preferred.up_first, preferred.activation, preferred.is_auto
-    result: torch.Tensor = torch.ops.triton_tuner.gated_by_evidence(x, *given)
+    result: torch.Tensor = operator("gated_by_evidence")(x, *given)
     return result
 
 
@@ -230,6 +230,10 @@ def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.T
     return x.new_empty((*x.shape[:-1], weights[0].shape[0] // (3 - len(weights))))
 
 
+def _count_flops(x: torch.Tensor, weights: list[torch.Tensor], *_: object, **__: object) -> int:
+    return 2 * int(x.numel()) * sum(int(each.shape[0]) for each in weights)
+
+
 _SIGNATURE = "gated_by_evidence(Tensor x, Tensor[] weights, bool up_first, str activation, bool is_auto) -> Tensor"
-define(_SIGNATURE, _run, _shaped)
+define(_SIGNATURE, _run, _shaped, _count_flops)
 plan_first("gated_by_evidence", CALL_CACHE, _planned)

@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import flattened, launch
 from tuner.kernels.ops.elementwise_arguments import check_alike, check_dtype, check_input
-from tuner.kernels.ops.operators import Planned, define, plan_first
+from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.kernels.ops.problem import check_sizes, problem_of
 from tuner.launch.call_cache import CallCache, any_m, is_tracing
 from tuner.lookup.lookup import resolver
@@ -212,9 +212,9 @@ def _by_operator(given: _Tensors, activation: str | None, out: torch.Tensor | No
         arguments.check_device("x", given.x)
     arguments.check_gradients(*given, out)
     if out is None:
-        result: torch.Tensor = torch.ops.triton_tuner.gated_linear(*given, name)
+        result: torch.Tensor = operator("gated_linear")(*given, name)
         return result
-    torch.ops.triton_tuner.gated_linear_out(*given, out, name)
+    operator("gated_linear_out")(*given, out, name)
     return out
 
 
@@ -244,7 +244,11 @@ def _shaped_out(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, out: torc
     arguments.check_together(x=x, gate=gate, up=up, out=out)
 
 
+def _count_flops(x: torch.Tensor, gate: torch.Tensor, *_: object, **__: object) -> int:
+    return 4 * int(x.numel()) * int(gate.shape[0])
+
+
 _GIVEN = "Tensor x, Tensor gate, Tensor up"
-define(f"gated_linear({_GIVEN}, str activation) -> Tensor", _run, _shaped)
-define(f"gated_linear_out({_GIVEN}, Tensor(a!) out, str activation) -> ()", _run_out, _shaped_out)
+define(f"gated_linear({_GIVEN}, str activation) -> Tensor", _run, _shaped, _count_flops)
+define(f"gated_linear_out({_GIVEN}, Tensor(a!) out, str activation) -> ()", _run_out, _shaped_out, _count_flops)
 plan_first("gated_linear", CALL_CACHE, _planned)

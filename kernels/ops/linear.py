@@ -18,7 +18,7 @@ from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.matmul_call import PLAIN, CallTensors
-from tuner.kernels.ops.operators import Planned, define, plan_first
+from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import evidence, lookup
@@ -86,13 +86,13 @@ def _unplanned(
     if autocast.is_on(x):
         return _autocast_call(x, weight, bias, preferred)
     has_gradient = arguments.ask_derivatives(x, weight, bias)
-    is_traced = torch.compiler.is_compiling() or arguments.is_recorded()
+    is_traced = torch.compiler.is_compiling() or arguments.is_observed()
     if _is_torchs(x, weight, bias, preferred, has_gradient=has_gradient, is_traced=is_traced):
         return F.linear(x, weight, bias)
     if has_gradient:
         return product.matmul(x, weight.t(), bias=bias)
     if is_traced:
-        result: torch.Tensor = torch.ops.triton_tuner.linear(x, weight, bias, preferred.is_auto)
+        result: torch.Tensor = operator("linear")(x, weight, bias, preferred.is_auto)
         return result
     remember = functools.partial(_remember, (x, weight, bias), preferred)
     return product.checked_call(CallTensors(None, x, weight.t(), bias, None, None), PLAIN, remember=remember)
@@ -205,5 +205,9 @@ def _shaped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, _i
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor", _run, _shaped)
+def _count_flops(x: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> int:
+    return 2 * int(x.numel()) * int(weight.shape[0])
+
+
+define("linear(Tensor x, Tensor weight, Tensor? bias, bool is_auto) -> Tensor", _run, _shaped, _count_flops)
 plan_first("linear", CALL_CACHE, _planned)

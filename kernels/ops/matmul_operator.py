@@ -14,7 +14,7 @@ from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, gradients
 from tuner.kernels.ops.gradients import Multiply
 from tuner.kernels.ops.matmul_call import CallTensors, MatmulOptions
-from tuner.kernels.ops.operators import LIBRARY, define
+from tuner.kernels.ops.operators import LIBRARY, define, operator
 from tuner.launch.call_cache import is_tracing
 from tuner.problem import dtype as dtypes
 
@@ -37,7 +37,6 @@ def matmul(multiply: Multiply, given: CallTensors, options: MatmulOptions) -> to
         arguments.scales_of(a, b, scale_a, scale_b)
     dtype = dtypes.to_torch(dtypes.canonical(out_dtype)) if isinstance(out_dtype, str) else out_dtype
     name = arguments.activation_of(activation)
-    ops = torch.ops.triton_tuner
     # torch.func.linearize records tangents, which cannot be asked for there.
     is_compiled = torch.compiler.is_compiling()
     has_tangents = not is_compiled and arguments.is_recorded() and arguments.takes_tangents()
@@ -48,12 +47,12 @@ def matmul(multiply: Multiply, given: CallTensors, options: MatmulOptions) -> to
     if has_tangents or arguments.ask_derivatives(a, b, out, bias, scale_a, scale_b):
         gradients.check(given, dtype)
         # As in an eager call, the operator computes the product, and torch the activation.
-        product = ops.matmul(a, b, bias, None, None, "none", dtype, *rest)
+        product = operator("matmul")(a, b, bias, None, None, "none", dtype, *rest)
         return activated(product, name)
     if out is not None:
-        ops.matmul_out(a, b, out, bias, scale_a, scale_b, name, dtype, *rest)
+        operator("matmul_out")(a, b, out, bias, scale_a, scale_b, name, dtype, *rest)
         return out
-    return ops.matmul(a, b, bias, scale_a, scale_b, name, dtype, *rest)
+    return operator("matmul")(a, b, bias, scale_a, scale_b, name, dtype, *rest)
 
 
 def _run(  # noqa: PLR0917
@@ -108,6 +107,10 @@ def _shaped_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *rest: Any)
     arguments.check_out_shape(out, _shaped(a, b, *rest, out=out).shape)
 
 
+def _count_flops(a: torch.Tensor, b: torch.Tensor, *_: object, **__: object) -> int:
+    return 2 * int(a.numel()) * int(b.shape[1])
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
     a, b, bias, *_, ctx.precision, _, ctx.invariant = inputs
     needs_a, needs_b, *_ = ctx.needs_input_grad
@@ -123,7 +126,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     def multiply(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         # Call the operator instead of the op, because traced gradients have no values either.
         kind = (ctx.precision, None, ctx.invariant)
-        return torch.ops.triton_tuner.matmul(first, second, None, None, None, "none", None, *kind)
+        return operator("matmul")(first, second, None, None, None, "none", None, *kind)
 
     return (*gradients.of_product(grad, a, b, multiply, ctx.of_a, bias_dtype), *[None] * 7)
 
@@ -131,7 +134,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
 def register(multiply: Multiply) -> None:
     """Define both operators, which run the op `matmul`: it is passed in because its module imports this one."""
     rest = f"{_TENSORS}, {_OPTIONS}"
-    define(f"matmul(Tensor a, Tensor b, {rest}) -> Tensor", functools.partial(_run, multiply), _shaped)
+    define(f"matmul(Tensor a, Tensor b, {rest}) -> Tensor", functools.partial(_run, multiply), _shaped, _count_flops)
     run_out = functools.partial(_run_out, multiply)
-    define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {rest}) -> ()", run_out, _shaped_out)
+    define(f"matmul_out(Tensor a, Tensor b, Tensor(a!) out, {rest}) -> ()", run_out, _shaped_out, _count_flops)
     torch.library.register_autograd("triton_tuner::matmul", _backward, setup_context=_keep, lib=LIBRARY)

@@ -20,43 +20,70 @@ Planned = tuple[tuple[torch.Tensor | None, ...], tuple[Hashable, ...]]
 _NO_OPERANDS = (AttributeError, IndexError, RuntimeError, TypeError)
 """Raised where an argument is missing or of a wrong kind; torch says which."""
 
-
 LIBRARY = torch.library.Library("triton_tuner", "DEF")
+_flops: dict[str, Callable[..., int]] = {}
 
 
-def define(signature: str, run: Callable[..., Any], shaped: Callable[..., Any]) -> None:
+def define(
+    signature: str, run: Callable[..., Any], shaped: Callable[..., Any], count_flops: Callable[..., int]
+) -> None:
     """Define an operator of triton-tuner's.
 
     Args:
         signature: Its name, arguments and result in torch's words: "linear(Tensor x, Tensor weight) -> Tensor".
         run: What it does, on every device; torch has recorded gradients by then.
         shaped: Takes the same arguments without values and returns a result without values. It checks what it can.
+        count_flops: Takes the same arguments, and the result as `out_val`; returns the floating-point operations of its
+            products.
     """
-    operator = signature.partition("(")[0]
+    name = signature.partition("(")[0]
     LIBRARY.define(signature)
-    LIBRARY.impl(operator, run, "CompositeExplicitAutograd")
+    LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     # Not by `register_fake`, which looks for the caller's source in every module that was imported.
-    LIBRARY.impl(operator, shaped, "Meta")
+    LIBRARY.impl(name, shaped, "Meta")
+    _flops[name] = count_flops
 
 
-def plan_first(operator: str, cache: CallCache, planned: Callable[..., Planned | None]) -> None:
+def operator(name: str) -> Any:
+    """One of triton-tuner's operators, for an eager call that modes of torch may see, or one that is traced."""
+    if not torch.compiler.is_compiling():
+        _tell_counters()
+    return getattr(torch.ops.triton_tuner, name)
+
+
+def _tell_counters() -> None:
+    """Tell each FlopCounterMode that torch dispatches to how to count our operators, but for what its user told it.
+
+    A counter copies torch's formulas as it is made, and importing the module that holds these takes as long as a
+    program's other imports together: so counters are told by the calls that they see.
+    """
+    for mode in compat.dispatch_modes():
+        registry = getattr(getattr(mode, "counter", None), "flop_registry", None)
+        if isinstance(registry, dict):
+            for name, count in _flops.items():
+                registry.setdefault(getattr(torch.ops.triton_tuner, name), count)
+
+
+def plan_first(name: str, cache: CallCache, planned: Callable[..., Planned | None]) -> None:
     """Let calls of an operator of triton-tuner's ask for a plan first; to be called where the operator is defined.
 
     It changes the hash of torch's object for the operator.
 
     Args:
-        operator: Its name in `torch.ops.triton_tuner`.
+        name: The operator's in `torch.ops.triton_tuner`.
         cache: The plans of its calls.
         planned: Takes the operator's arguments by position; None for a call that has no plan.
     """
-    overload = getattr(torch.ops.triton_tuner, operator).default
+    overload = getattr(torch.ops.triton_tuner, name).default
     dispatched = getattr(overload, compat.OVERLOAD_CALLS, None)
     if dispatched is None:
         return
     count_dispatch_modes, count_function_modes = compat.count_dispatch_modes, compat.count_function_modes
 
     def call(*given: Any, **named: Any) -> Any:
-        if named or count_dispatch_modes() or count_function_modes():
+        if has_modes := count_dispatch_modes():
+            _tell_counters()
+        if named or has_modes or count_function_modes():
             return dispatched(*given, **named)
         try:
             asked = planned(*given)

@@ -207,6 +207,56 @@ def test_one_inductor_program_serves_every_m_of_a_gated_mlp(joined):
             torch.testing.assert_close(compiled(x), mlp(x), rtol=0, atol=0)
 
 
+@pytest.fixture
+def experts():
+    """A block of experts as transformers has it, and tokens with their experts and shares."""
+    from transformers.models.qwen3_moe import Qwen3MoeConfig
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2}
+    config = Qwen3MoeConfig(**sizes, num_hidden_layers=1)
+    config._experts_implementation = "grouped_mm"
+    block = Qwen3MoeExperts(config).to("cuda", torch.bfloat16)
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+
+    def routed(count):
+        shares, chosen = torch.topk(torch.randn(count, 8, device="cuda").softmax(-1), 2)
+        return rows(count), chosen, shares.bfloat16()
+
+    return block, routed
+
+
+@pytest.mark.long
+def test_one_inductor_program_serves_every_number_of_tokens_of_a_block_of_experts(experts):
+    block, routed = experts
+    accelerate(block, backend="tuner")
+    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for count in (2, 8, 100):
+            given = routed(count)
+            torch.testing.assert_close(compiled(*given), block(*given), rtol=0, atol=0)
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+            compiled(*given)
+        assert sum(each.device_type == torch.autograd.DeviceType.CUDA for each in profiler.events()) == 4
+
+
+def test_a_counter_of_flops_counts_what_a_model_had_before(model, experts):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def counted(module, given):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module(*given)
+        return counter.get_total_flops()
+
+    x = rows(8)
+    assert counted(model, [x]) == 3 * 2 * 8 * 256 * 512
+    block, routed = experts
+    accelerate(block, backend="tuner")
+    assert counted(block, routed(8)) == 2 * 16 * 256 * 3 * 128
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: torch.cuda.device_count() is below 2")
 def test_a_model_that_moves_between_gpus_runs_where_it_is():
     model = Block().to("cuda:0", torch.bfloat16)

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tuner
@@ -58,9 +59,9 @@ def seeded(no_tables):
 def ours(monkeypatch):
     """How many tokens each call of the op had."""
     module = import_module("tuner.kernels.ops.fused_experts")
-    calls, own = [], module.fused_experts
+    calls, own = [], module.checked_call
     monkeypatch.setattr(
-        module, "fused_experts", lambda x, *rest, **named: calls.append(len(x)) or own(x, *rest, **named)
+        module, "checked_call", lambda given, *rest, **named: calls.append(len(given[0])) or own(given, *rest, **named)
     )
     return calls
 
@@ -103,18 +104,11 @@ def test_a_model_runs_its_experts_and_is_given_back(ours):
     assert ours == [6]
 
 
-def test_auto_follows_the_evidence_of_each_number_of_tokens(tmp_path, make_row, make_table, ours):
+def test_auto_follows_the_evidence_of_each_number_of_tokens(table, ours):
     block = experts_of("mixtral")
     (why,) = accelerate(block).left
     assert why.startswith("no table of interpreter has the family: `tuner model`")
-    extras = {"groups": 4, "top_k": 2}
-    parts = {"dtype": "float32", "layout": "nt", "op": "fused_experts", "epilogue": "silu", "extras": extras}
-    version = registry.find("fused_experts", "experts_pointer").version
-    rows = [
-        Row(Problem(m, 48, 32, **parts), CONFIG, version, make_row().made, 10.0, 1.0, ratio, 1)
-        for m, ratio in ((3, 1.2), (5, 0.9))
-    ]
-    tuner.use(make_table(*rows, op="fused_experts", device=INTERPRETER).write(tmp_path))
+    table({3: 1.2, 5: 0.9})
     assert accelerate(block).experts == ("",)
     with torch.no_grad():
         for tokens in (3, 5, 7, 3):
@@ -159,7 +153,7 @@ def test_what_is_computed_otherwise_is_left_and_named():
     }
 
 
-def test_gradients_autocast_tracers_and_expert_parallel_blocks_get_their_own_forward(ours):
+def test_gradients_autocast_and_expert_parallel_blocks_get_their_own_forward(ours):
     block, own, given = experts_of("mixtral"), experts_of("mixtral"), routed(4)
     own.load_state_dict(block.state_dict())
     accelerate(block, backend="tuner")
@@ -169,7 +163,6 @@ def test_gradients_autocast_tracers_and_expert_parallel_blocks_get_their_own_for
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
             torch.testing.assert_close(block(*given), own(*given), rtol=0, atol=0)
-        assert "_grouped_mm" in make_fx(block)(*given).code
         block._is_expert_parallel = True
         block(*given)
         block._is_expert_parallel = False
@@ -183,6 +176,70 @@ def test_gradients_autocast_tracers_and_expert_parallel_blocks_get_their_own_for
         assert not ours
         block(*given)
     assert ours == [4]
+
+
+@pytest.fixture
+def table(tmp_path, make_row, make_table):
+    """Make tables say torch's time over the winner's by the number of tokens, for the blocks of `experts_of`."""
+
+    def write(ratios):
+        extras = {"groups": 4, "top_k": 2}
+        parts = {"dtype": "float32", "layout": "nt", "op": "fused_experts", "epilogue": "silu", "extras": extras}
+        version = registry.find("fused_experts", "experts_pointer").version
+        rows = [
+            Row(Problem(m, 48, 32, **parts), CONFIG, version, make_row().made, 10.0, 1.0, ratio, 1)
+            for m, ratio in ratios.items()
+        ]
+        tuner.use(make_table(*rows, op="fused_experts", device=INTERPRETER).write(tmp_path))
+
+    return write
+
+
+@pytest.mark.parametrize("backend", ["auto", "tuner"])
+def test_compiled_a_block_is_one_operator_for_every_number_of_tokens(backend, table, ours):
+    table({3: 1.2, 5: 0.9})
+    block, own, graphs = experts_of("mixtral"), experts_of("mixtral"), []
+    own.load_state_dict(block.state_dict())
+
+    def backend_of(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    assert accelerate(block, backend=backend).experts == ("",)
+    compiled = torch.compile(lambda *given: block(*given) + 1, backend=backend_of, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for tokens, launched in ((3, 1), (5, backend == "tuner"), (9, backend == "tuner"), (0, 1)):
+            given = routed(tokens)
+            ours.clear()
+            found = compiled(*given)
+            assert len(ours) == launched
+            torch.testing.assert_close(found, own(*given) + 1 if tokens else torch.zeros(0, 32))
+    called = [str(node.target) for node in graphs[0].graph.nodes if "triton_tuner" in str(node.target)]
+    assert [each.removesuffix(".default") for each in called] == ["triton_tuner.experts_by_evidence"]
+    assert all("experts_by_evidence" in graph.code for graph in graphs)
+
+
+def test_what_records_operators_sees_one(ours):
+    block, given = experts_of("mixtral"), routed(4)
+    accelerate(block, backend="tuner")
+    with torch.no_grad():
+        recorded = make_fx(block)(*given)
+        assert "triton_tuner.experts_by_evidence" in recorded.code
+        assert ours == [4]
+        torch.testing.assert_close(recorded(*given), block(*given), rtol=0, atol=0)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert block(*map(mode.from_tensor, given)).shape == (4, 32)
+    assert ours == [4, 4, 4]
+
+
+def test_compiled_training_has_the_blocks_own_gradients(ours):
+    block, given = experts_of("mixtral"), routed(4)
+    expected = torch.autograd.grad(block(*given).square().sum(), tuple(block.parameters()))
+    accelerate(block, backend="tuner")
+    compiled = torch.compile(block, backend="aot_eager")
+    found = torch.autograd.grad(compiled(*given).square().sum(), tuple(block.parameters()))
+    torch.testing.assert_close(found, expected)
+    assert not ours
 
 
 def test_copies_pickles_and_kept_methods(ours):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +9,11 @@ import torch
 from torch import nn
 
 from tuner.kernels.base.activations import activated
-from tuner.kernels.ops import arguments, autocast, dispatch
-from tuner.kernels.ops.linear import DTYPES
 from tuner.launch.call_cache import PLAIN_TENSORS
-from tuner.lookup import evidence, lookup
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle
 from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
 from tuner.models.trial import run_on_cpu
-from tuner.problem import Problem
-from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
 _WEIGHTS = ("gate_up_proj", "down_proj")
@@ -63,66 +57,25 @@ class TunedExperts(PatchedLayer):
         Returns:
             [M, K].
         """
-        choice, weights = self.__dict__.get(CHOICE), [self._parameters.get(name) for name in _WEIGHTS]
-        if choice is None or kwargs or len(args) != 3 or not _is_served(self, (*args, *weights), choice):
-            result: torch.Tensor = original_forward(TunedExperts, self)(*args, **kwargs)
-            return result
-        from tuner.kernels.ops.fused_experts import fused_experts  # not at import: most models have no experts
+        choice: ExpertsChoice | None = self.__dict__.get(CHOICE)
+        gate_up, down = (self._parameters.get(name) for name in _WEIGHTS)
+        if choice is not None and gate_up is not None and down is not None and len(args) == 3 and not kwargs:
+            from tuner.kernels.ops.experts_by_evidence import experts_by_evidence  # see patch_experts
 
-        x, experts, shares = args
-        gate_up, down = weights
-        assert gate_up is not None
-        assert down is not None
-        return fused_experts(x, gate_up, down, experts, shares, activation=choice.activation)
+            x, experts, shares = args
+            if _is_unchanged(self, choice):
+                summed = experts_by_evidence(x, gate_up, down, experts, shares, choice.activation, choice.is_auto)
+                if summed is not None:
+                    return summed
+        result: torch.Tensor = original_forward(TunedExperts, self)(*args, **kwargs)
+        return result
 
 
-def _is_served(block: Any, tensors: tuple[Any, ...], choice: ExpertsChoice) -> bool:
-    """Whether `fused_experts` computes what the block would, and its choice is to run it."""
-    if torch.compiler.is_compiling() or not all(type(each) in PLAIN_TENSORS for each in tensors):
-        return False
+def _is_unchanged(block: Any, choice: ExpertsChoice) -> bool:
+    """Whether a block still computes what it did when its gate was tried."""
     if not (is_unchanged(block, choice.attributes) and children_unchanged(block, choice.children, in_training=True)):
         return False
-    if any(getattr(block, name, False) for name in _RARE_FLAGS) or not _fit(*tensors) or _is_followed(tensors):
-        return False
-    x, experts, _, _, down = tensors
-    sizes = (len(x), down.shape[2], down.shape[1], len(down), experts.shape[1])
-    return not choice.is_auto or _is_faster(lookup.resolver(), sizes, x.dtype, choice.activation, x.device.index)
-
-
-def _fit(
-    x: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> bool:
-    """Whether `fused_experts` takes these tensors; a block's own forward says what is wrong with others."""
-    shapes = (
-        x.dim() == experts.dim() == 2 and gate_up.dim() == down.dim() == 3,
-        x.shape[1:] == gate_up.shape[2:] == down.shape[1:2],
-        len(gate_up) == len(down) and gate_up.shape[1] == 2 * down.shape[-1],
-        experts.shape == shares.shape and len(experts) == len(x) and 0 < experts.shape[-1] <= len(down),
-    )
-    kinds = (
-        x.dtype == gate_up.dtype == down.dtype and x.dtype in DTYPES,
-        experts.dtype in (torch.int64, torch.int32) and shares.dtype in (x.dtype, torch.float32),
-        all(each.device == x.device for each in (experts, shares, gate_up, down)),
-    )
-    return all(shapes) and all(kinds) and all(each.is_contiguous() for each in (x, gate_up, down))
-
-
-def _is_followed(tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Whether a gradient, autocast or a tracer needs torch's own operators, or a kernel cannot read the tensors."""
-    if autocast.is_on(tensors[0]) or arguments.is_recorded() or arguments.ask_derivatives(*tensors):
-        return True
-    return not (arguments.has_kernels(tensors[0].device) and all(map(arguments.has_memory, tensors)))
-
-
-@functools.lru_cache(maxsize=8192)
-def _is_faster(
-    _of: object, sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activation: str, index: int | None
-) -> bool:
-    """Whether a table says that the kernels are no slower than torch; asked once while the same tables are named."""
-    return sizes[0] > 0 and evidence.beats_vendor(problem(sizes, dtype, activation), dispatch.device_of(index))
-
-
-lookup.on_change(_is_faster.cache_clear)
+    return not any(getattr(block, name, False) for name in _RARE_FLAGS)
 
 
 def holds_experts(block: nn.Module) -> bool:
@@ -133,6 +86,8 @@ def holds_experts(block: nn.Module) -> bool:
 
 def patch_experts(block: nn.Module, backend: str) -> str | None:
     """Replace the forward of a block of experts, or say why it is left on torch."""
+    from tuner.kernels.ops.experts_by_evidence import problem  # not at import: most models have no experts
+
     if why := obstacle(block):
         return why
     down, top_k = block._parameters["down_proj"], top_k_of(block)
@@ -149,13 +104,6 @@ def patch_experts(block: nn.Module, backend: str) -> str | None:
     children = children_of(block._modules.items())
     patch_class(block, TunedExperts, ExpertsChoice(backend == "auto", activation, attributes_of(block), children))
     return None
-
-
-def problem(sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activation: str) -> Problem:
-    """The problem of a block whose tensors are contiguous, by M, N, K, the number of experts and top_k."""
-    *shape, experts, top_k = sizes
-    extras, name = {"groups": experts, "top_k": top_k}, dtypes.name_of(dtype)
-    return Problem(*shape, dtype=name, layout="nt", op="fused_experts", epilogue=activation, extras=extras)
 
 
 def obstacle(block: nn.Module) -> str | None:

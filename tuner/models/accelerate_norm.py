@@ -103,7 +103,7 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
         return False
     if x.dtype != weight.dtype or x.device != weight.device or x.dim() == 0 or x.shape[-1:] != weight.shape:
         return False
-    return not (arguments.ask_derivatives(x, weight) or autocast.is_on(x) or arguments.is_recorded())
+    return not (arguments.ask_derivatives(x, weight) or autocast.is_on(x) or arguments.is_observed())
 
 
 def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor | None:
