@@ -4,13 +4,15 @@
     python benchmarks/claims/adoption.py --out FOLDER --ops l2norm,cumsum --interpreter
 
 fla-core and what it needs must be importable. Each part is processes of their own; results are written part by part.
-`imports` is the ops' modules imported, and nothing else; every process's first results contain it. `plain` is the
+`imports` is the ops' modules imported, and nothing else, by two processes, the first of which may read them from a
+disk: every process's first results contain it. `plain` is the
 library alone with empty caches, ended after --limit-s. `capture` records what the ops call, `tune` tunes
 that from nothing, `export` writes tables and binaries, and `serve` is a fresh process with empty caches that has these.
 `bare` is another such process, strict, with no program on its path: no C compiler builds Triton's modules (`built`).
 `steady` plays steps of the library's own autotuned configs and of the adopted ones in one process, in paired rounds, by
 the host's clock and, with all launches queued before they begin, by the GPU's. It compares outputs bit for bit with
-those of the same configs without adoption. Its own autotuning finds the binaries that `tune` compiled. FOLDER must not
+those of the same configs without adoption. The library's own configs play twice in each round: `own_over_own` is what
+the machine alone makes of equal steps. Its own autotuning finds the binaries that `tune` compiled. FOLDER must not
 exist yet, but for parts that go on with what it holds.
 """
 
@@ -58,7 +60,8 @@ def main() -> None:
 
 
 def imports(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    return program(folder, args, "imports")
+    first, again = (program(folder, args, "imports")["all_s"] for _ in range(2))
+    return {"first_s": first, "again_s": again}
 
 
 def capture(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -236,7 +239,7 @@ def tell(found):
     with open(told, "w") as file:
         json.dump(found, file)
 
-def gpu_ms(step, steps=5):
+def gpu_s(step, steps=5):
     """The GPU's time a step: all is queued while it sleeps, so that no step waits for the host."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(100_000_000)
@@ -245,7 +248,7 @@ def gpu_ms(step, steps=5):
         step()
     end.record()
     sync()
-    return start.elapsed_time(end) / steps
+    return 1e-3 * start.elapsed_time(end) / steps
 
 def autotuners():
     import gc
@@ -275,6 +278,7 @@ def steady():
         digests[name] = digest(step())
         found["first_adopted_s"][name] = round(time.perf_counter() - start, 3)
     sides["adopted"] = {id(each): each.cache for each in autotuners()}
+    sides["own again"] = sides["own"]
     found["measured_under_adoption"] = counts["measured"]
     found["keys"] = sum(map(len, sides["adopted"].values()))
     times = {name: {side: [] for side in sides} for name in steps}
@@ -291,22 +295,20 @@ def steady():
                 sync()
                 times[name][side].append((time.perf_counter() - start) / 5)
                 if device == "cuda":
-                    queued[name][side].append(gpu_ms(steps[name]))
-    found["steady"] = {
-        name: {
-            "own_ms": round(1e3 * statistics.median(both["own"]), 4),
-            "own_over_adopted": round(statistics.median(a / b for a, b in zip(both["own"], both["adopted"])), 4),
+                    queued[name][side].append(gpu_s(steps[name]))
+    def over(of, than):
+        return round(statistics.median(a / b for a, b in zip(of, than)), 4)
+
+    for what, taken in (("steady", times), ("on_the_gpu", queued)):
+        found[what] = {
+            name: {
+                "own_ms": round(1e3 * statistics.median(each["own"]), 4),
+                "own_over_adopted": over(each["own"], each["adopted"]),
+                "own_over_own": over(each["own"], each["own again"]),
+            }
+            for name, each in taken.items()
+            if each["own"]
         }
-        for name, both in times.items()
-    }
-    found["on_the_gpu"] = {
-        name: {
-            "own_ms": round(statistics.median(both["own"]), 4),
-            "own_over_adopted": round(statistics.median(a / b for a, b in zip(both["own"], both["adopted"])), 4),
-        }
-        for name, both in queued.items()
-        if both["own"]
-    }
     adoption.undo()
     swapped(sides["adopted"])
     again = {name: (digest(step()), digest(step())) for name, step in steps.items()}
