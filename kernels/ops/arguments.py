@@ -58,9 +58,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 def needs_operator(*tensors: torch.Tensor | None) -> bool:
     """Whether torch needs an operator: something is to see it, or a tensor belongs to torch.func or a wrapper."""
-    if torch.compiler.is_compiling() or is_observed():
-        return True
-    return any(isinstance(each, torch.Tensor) and not has_memory(each) for each in tensors)
+    return is_followed() or any(isinstance(each, torch.Tensor) and not has_memory(each) for each in tensors)
 
 
 def in_memory(**named: Any) -> list[Any]:
@@ -88,6 +86,11 @@ def check_allocated(name: str, tensor: torch.Tensor, remedy: str) -> None:
         raise InputError(f"{name} has no memory (its storage was freed): expected {tensor.numel()} elements; {remedy}")
 
 
+def is_followed() -> bool:
+    """Whether a compiler traces this call, or something observes its operators."""
+    return torch.compiler.is_compiling() or is_observed()
+
+
 def is_observed() -> bool:
     """Whether something sees the operators of this call: what records them, or a mode of torch, as FlopCounterMode.
 
@@ -108,8 +111,8 @@ def check_memory(**tensors: torch.Tensor | None) -> None:
     """Check that each tensor has memory of its own, and that nobody records operators in place of their values."""
     if is_recorded() and all(tensor is None or has_memory(tensor) for tensor in tensors.values()):
         raise InputError(
-            "torch.jit.trace, make_fx or a FakeTensorMode records this call: expected `matmul` or `gated_linear`, "
-            "which alone are operators to them; use torch's own op there"
+            "torch.jit.trace, make_fx or a FakeTensorMode records this call, which is no operator with out= or lists: "
+            "expected neither; leave out= away, and use torch's own op for lists"
         )
     for name, tensor in tensors.items():
         if tensor is not None and not has_memory(tensor):

@@ -1,18 +1,23 @@
-"""The op `bmm`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+"""The op `bmm`: a repeated call runs its launch plan; any other is checked, looked up and launched.
+
+torch.compile and torch.export see it as the operator `triton_tuner::bmm`, unless it is given `out`.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from tuner.errors import InputError
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.operands import is_aligned, placement
-from tuner.kernels.ops import arguments, autocast
+from tuner.kernels.ops import arguments, autocast, operators
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of, product
+from tuner.kernels.ops.product_operators import SIGNATURE, ProductOptions, dtype_of, options_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -56,7 +61,7 @@ def bmm(
     found = CALL_CACHE.run_two(a, b, options) if alone else CALL_CACHE.run((a, b, bias), options, out)
     if found is not None:
         return found
-    if is_tracing():
+    if is_tracing() and out is not None:
         given = {"bias": bias, "activation": activation, "out": out, "out_dtype": out_dtype, "precision": precision}
         return cast(torch.Tensor, untraced(bmm)(a, b, **given))
     if autocast.is_on(a):
@@ -64,6 +69,8 @@ def bmm(
             a, b, bias = autocast.lowered(a, b, bias)
         with autocast.off(a):
             return bmm(a, b, bias=bias, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
+    if out is None and arguments.is_followed():
+        return operators.call("bmm", *options_of(*options), a=a, b=b, bias=bias)
     return _checked_call((out, a, b, bias), options)
 
 
@@ -137,3 +144,30 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str,
         op="bmm",
         extras={"batch": a.shape[0]},
     )
+
+
+def _run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:
+    with torch.no_grad(), autocast.off(a):
+        return bmm(a, b, bias=bias, **ProductOptions._make(options)._asdict())
+
+
+def _shaped(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_together(a=a, b=b, bias=bias)
+    _check_shapes(a, b)
+    arguments.check_dtypes(a, b)
+    if bias is not None:
+        arguments.check_bias(bias, a, b)
+    return a.new_empty((a.shape[0], a.shape[1], b.shape[2]), dtype=dtype_of(a, bias, options))
+
+
+def _planned(*given: Any) -> Planned:
+    return given[:3], given[3:]
+
+
+def _count_flops(a: torch.Tensor, b: torch.Tensor, *_: object, **__: object) -> int:
+    return 2 * int(a.numel()) * int(b.shape[2])
+
+
+define(f"bmm(Tensor a, Tensor b, {SIGNATURE}) -> Tensor", _run, _shaped, _count_flops)
+plan_first("bmm", CALL_CACHE, _planned)

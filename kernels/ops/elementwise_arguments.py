@@ -30,9 +30,14 @@ def check_dtype(name: str, tensor: torch.Tensor) -> None:
 def check_rows(tensor: torch.Tensor) -> torch.Tensor:
     """Check an operand x that has rows, and return it with its values in memory."""
     x = check_input("x", tensor)
+    check_dimensions(x)
+    return x
+
+
+def check_dimensions(x: torch.Tensor) -> None:
+    """Check that x has rows."""
     if x.dim() == 0:
         raise InputError("x has shape []: expected [..., N]; use x.reshape(1)")
-    return x
 
 
 def check_alike(x: torch.Tensor, y: torch.Tensor, name: str = "y") -> None:

@@ -45,10 +45,9 @@ def experts_by_evidence(  # noqa: PLR0917
     found = None if is_tracing() else CALL_CACHE.run(given, options)
     if found is not None:
         return found
-    is_traced = torch.compiler.is_compiling() or arguments.is_observed()
     if not (are_plain(given) and _fit(*given)) or autocast.is_on(x) or arguments.ask_derivatives(*given):
         return None
-    if is_traced:
+    if arguments.is_followed():
         result: torch.Tensor = operator("experts_by_evidence")(*given, activation, is_auto)
         return result
     if not arguments.has_kernels(x.device) or (is_auto and not _is_faster_at(x, down, experts, activation)):
@@ -127,15 +126,6 @@ def _shaped(x: torch.Tensor, *others: object) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
-def _count_flops(
-    _x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, *_: object, **__: object
-) -> int:
-    return 2 * int(experts.numel()) * int(gate_up[0].numel() + down[0].numel())
-
-
-_SIGNATURE = (
-    "experts_by_evidence(Tensor x, Tensor gate_up, Tensor down, Tensor experts, Tensor shares, str activation, "
-    "bool is_auto) -> Tensor"
-)
-define(_SIGNATURE, _run, _shaped, _count_flops)
+_SIGNATURE = f"experts_by_evidence({op.TENSORS}, str activation, bool is_auto) -> Tensor"
+define(_SIGNATURE, _run, _shaped, op.count_flops)
 plan_first("experts_by_evidence", CALL_CACHE, _planned)

@@ -1,18 +1,22 @@
-"""The op `fused_experts`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+"""The op `fused_experts`: a repeated call runs its launch plan; any other is checked, looked up and launched.
+
+torch.compile and torch.export see it as the operator `triton_tuner::fused_experts`, unless it is given `out`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned
 from tuner.kernels.experts.operands import GROUPS, TOP_K, ExpertsOperands
-from tuner.kernels.ops import arguments
+from tuner.kernels.ops import arguments, operators
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import launch
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import check_sizes, problem_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
@@ -68,6 +72,9 @@ def fused_experts(
     found = CALL_CACHE.run((x, gate_up, down, experts, shares), (activation,), out)
     if found is not None:
         return found
+    if out is None and arguments.is_followed():
+        named = {"x": x, "gate_up": gate_up, "down": down, "experts": experts, "shares": shares}
+        return operators.call("fused_experts", arguments.activation_of(activation), **named)
     if is_tracing():
         return cast(
             torch.Tensor, untraced(fused_experts)(x, gate_up, down, experts, shares, activation=activation, out=out)
@@ -193,3 +200,41 @@ def _check_out(out: torch.Tensor, operands: tuple[torch.Tensor, ...]) -> torch.T
     if out.stride(-1) != 1 and out.shape[-1] > 1:
         raise InputError("out's rows are not contiguous: use torch.empty_like(x)")
     return out
+
+
+def count_flops(
+    _x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, *_: object, **__: object
+) -> int:
+    """The floating-point operations of the products of each token's experts."""
+    return 2 * int(experts.numel()) * int(gate_up[0].numel() + down[0].numel())
+
+
+def _run(*given: Any) -> torch.Tensor:
+    *tensors, activation = given
+    with torch.no_grad():
+        return fused_experts(*tensors, activation=activation)
+
+
+def _shaped(
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    experts: torch.Tensor,
+    shares: torch.Tensor,
+    _activation: str,
+) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    named = {"gate_up": gate_up, "down": down, "experts": experts, "shares": shares}
+    arguments.check_together(x=x, **named)
+    _check_kinds(x, **named)
+    _check_shapes(x, **named)
+    return x.new_empty(x.shape)
+
+
+def _planned(*given: Any) -> Planned:
+    return given[:5], given[5:]
+
+
+TENSORS = "Tensor x, Tensor gate_up, Tensor down, Tensor experts, Tensor shares"
+define(f"fused_experts({TENSORS}, str activation) -> Tensor", _run, _shaped, count_flops)
+plan_first("fused_experts", CALL_CACHE, _planned)

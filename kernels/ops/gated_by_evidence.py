@@ -74,7 +74,7 @@ def gated(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torc
     if is_tracing():
         return _traced(x, weights, preferred)
     if type(x) not in PLAIN_TENSORS or type(weights[0]) not in PLAIN_TENSORS:
-        return _traced(x, weights, preferred) if _is_traced() else None
+        return _traced(x, weights, preferred) if arguments.is_followed() else None
     if _is_callers(x, weights[0], preferred):
         return None
     gate, up = _halves(weights, preferred.up_first)
@@ -82,7 +82,7 @@ def gated(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torc
     found = CALL_CACHE.run((x, gate, up), preferred.options)
     if found is not None:
         return found
-    if _is_traced():
+    if arguments.is_followed():
         return _traced(x, weights, preferred)
     return _launched(x, gate, up, preferred) if _is_served(x, gate, up, preferred) else None
 
@@ -113,10 +113,6 @@ def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tenso
         return weights
     first, second = weights[0].chunk(2)
     return (second, first) if up_first else (first, second)
-
-
-def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or arguments.is_observed()
 
 
 def _traced(x: torch.Tensor, weights: Weights, preferred: GatedPreference) -> torch.Tensor | None:

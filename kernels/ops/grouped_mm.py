@@ -1,4 +1,7 @@
-"""The op `grouped_mm`: products of different sizes in one launch. A repeated call runs its launch plan."""
+"""The op `grouped_mm`: products of different sizes in one launch. A repeated call runs its launch plan.
+
+torch.compile and torch.export see a call with `offs` and without `out` as the operator `triton_tuner::grouped_mm`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from tuner.errors import InputError
 from tuner.kernels.base.operands import is_aligned, placement
 from tuner.kernels.batched import operands as batched_operands
 from tuner.kernels.grouped.operands import GroupedOperands
-from tuner.kernels.ops import arguments
+from tuner.kernels.ops import arguments, operators
 from tuner.kernels.ops.arguments import shown
 from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of, product
+from tuner.kernels.ops.product_operators import SIGNATURE, ProductOptions, dtype_of, options_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -62,7 +67,7 @@ def grouped_mm(
             requires a gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    if is_tracing():
+    if is_tracing() and (out is not None or offs is None):
         given = {"bias": bias, "activation": activation, "out": out, "out_dtype": out_dtype, "precision": precision}
         return untraced(grouped_mm)(a, b, offs, **given)
     if offs is None and isinstance(a, (list, tuple)):
@@ -71,7 +76,12 @@ def grouped_mm(
         return listed_mm(a, b, activation=activation, out=out, out_dtype=out_dtype, precision=precision)
     options = (activation, out_dtype, None if precision == "default" else precision)
     found = CALL_CACHE.run((a, b, offs, bias), options, out)
-    return _checked_call((out, a, b, offs, bias), options) if found is None else found
+    if found is not None:
+        return found
+    are_tensors = all(isinstance(each, torch.Tensor) for each in (a, b, offs))
+    if out is None and are_tensors and arguments.is_followed():
+        return operators.call("grouped_mm", *options_of(*options), a=a, b=b, offs=offs, bias=bias)
+    return _checked_call((out, a, b, offs, bias), options)
 
 
 _Options = tuple[str | None, torch.dtype | str | None, str | None]
@@ -156,3 +166,32 @@ def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     arguments.check_bias_kind(bias, a)
     if not bias.is_contiguous():
         raise InputError("bias is not contiguous: expected rows one behind the other; use bias.contiguous()")
+
+
+def _run(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> Any:
+    with torch.no_grad():
+        return grouped_mm(a, b, offs, bias=bias, **ProductOptions._make(options)._asdict())
+
+
+def _shaped(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None, *options: Any
+) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_together(a=a, b=b, offs=offs, bias=bias)
+    arguments.check_dtypes(a, b)
+    _check_shapes(a, b, offs)
+    if bias is not None:
+        _check_bias(bias, a, b)
+    return a.new_empty((a.shape[0], b.shape[2]), dtype=dtype_of(a, bias, options))
+
+
+def _planned(*given: Any) -> Planned:
+    return given[:4], given[4:]
+
+
+def _count_flops(a: torch.Tensor, b: torch.Tensor, *_: object, **__: object) -> int:
+    return 2 * int(a.numel()) * int(b.shape[2])
+
+
+define(f"grouped_mm(Tensor a, Tensor b, Tensor offs, {SIGNATURE}) -> Tensor", _run, _shaped, _count_flops)
+plan_first("grouped_mm", CALL_CACHE, _planned)

@@ -86,7 +86,7 @@ def _unplanned(
     if autocast.is_on(x):
         return _autocast_call(x, weight, bias, preferred)
     has_gradient = arguments.ask_derivatives(x, weight, bias)
-    is_traced = torch.compiler.is_compiling() or arguments.is_observed()
+    is_traced = arguments.is_followed()
     if _is_torchs(x, weight, bias, preferred, has_gradient=has_gradient, is_traced=is_traced):
         return F.linear(x, weight, bias)
     if has_gradient:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tuner.kernels.ops import arguments
 from tuner.launch import compat
 from tuner.launch.call_cache import CallCache
 
@@ -25,7 +26,10 @@ _flops: dict[str, Callable[..., int]] = {}
 
 
 def define(
-    signature: str, run: Callable[..., Any], shaped: Callable[..., Any], count_flops: Callable[..., int]
+    signature: str,
+    run: Callable[..., Any],
+    shaped: Callable[..., Any],
+    count_flops: Callable[..., int] | None = None,
 ) -> None:
     """Define an operator of triton-tuner's.
 
@@ -34,14 +38,15 @@ def define(
         run: What it does, on every device; torch has recorded gradients by then.
         shaped: Takes the same arguments without values and returns a result without values. It checks what it can.
         count_flops: Takes the same arguments, and the result as `out_val`; returns the floating-point operations of its
-            products.
+            products; None of one that has none.
     """
     name = signature.partition("(")[0]
     LIBRARY.define(signature)
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     # Not by `register_fake`, which looks for the caller's source in every module that was imported.
     LIBRARY.impl(name, shaped, "Meta")
-    _flops[name] = count_flops
+    if count_flops is not None:
+        _flops[name] = count_flops
 
 
 def operator(name: str) -> Any:
@@ -49,6 +54,18 @@ def operator(name: str) -> Any:
     if not torch.compiler.is_compiling():
         _tell_counters()
     return getattr(torch.ops.triton_tuner, name)
+
+
+def call(name: str, *options: Any, **tensors: torch.Tensor | None) -> torch.Tensor:
+    """Call an operator that has no gradient, by its tensors in its own order and by what else it takes.
+
+    Raises:
+        InputError: an argument is not a dense tensor, or requires a gradient.
+    """
+    arguments.check_tensors(**tensors)
+    arguments.check_gradients(*tensors.values())
+    result: torch.Tensor = operator(name)(*tensors.values(), *options)
+    return result
 
 
 def _tell_counters() -> None:
@@ -80,7 +97,7 @@ def plan_first(name: str, cache: CallCache, planned: Callable[..., Planned | Non
         return
     count_dispatch_modes, count_function_modes = compat.count_dispatch_modes, compat.count_function_modes
 
-    def call(*given: Any, **named: Any) -> Any:
+    def planned_or_dispatched(*given: Any, **named: Any) -> Any:
         if has_modes := count_dispatch_modes():
             _tell_counters()
         if named or has_modes or count_function_modes():
@@ -92,4 +109,4 @@ def plan_first(name: str, cache: CallCache, planned: Callable[..., Planned | Non
         found = None if asked is None else cache.run(*asked)
         return dispatched(*given) if found is None else found
 
-    setattr(overload, compat.OVERLOAD_CALLS, call)
+    setattr(overload, compat.OVERLOAD_CALLS, planned_or_dispatched)

@@ -1,4 +1,7 @@
-"""The op `rms_norm`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+"""The op `rms_norm`: a repeated call runs its launch plan; any other is checked, looked up and launched.
+
+torch.compile and torch.export see it as the operator `triton_tuner::rms_norm`, unless it is given `out`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,17 @@ import torch
 
 from tuner.errors import InputError, ProblemError
 from tuner.kernels.base.operands import VECTOR_BYTES, is_aligned
-from tuner.kernels.ops import autocast, rows
-from tuner.kernels.ops.arguments import check_gradients, shown
-from tuner.kernels.ops.elementwise_arguments import check_alike, check_input, check_out, check_rows
+from tuner.kernels.ops import autocast, operators, rows
+from tuner.kernels.ops.arguments import check_gradients, check_together, is_followed, shown
+from tuner.kernels.ops.elementwise_arguments import (
+    check_alike,
+    check_dimensions,
+    check_dtype,
+    check_input,
+    check_out,
+    check_rows,
+)
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of
 from tuner.kernels.ops.rows import RowsCall
 from tuner.launch import compat
@@ -54,10 +65,12 @@ def rms_norm(
     found = CALL_CACHE.run_two(x, weight, options) if out is None else CALL_CACHE.run((x, weight), options, out)
     if found is not None:
         return found
-    if is_tracing():
+    if is_tracing() and out is not None:
         return cast(torch.Tensor, untraced(rms_norm)(x, weight, eps, offset=offset, out=out))
     if out is None and autocast.is_on(x) and x.is_cuda and _is_widened() and (_is_half(x) or _is_half(weight)):
         return rms_norm(x.float(), weight.float(), eps, offset=offset)
+    if out is None and is_followed():
+        return operators.call("rms_norm", _check_eps(eps), _check_offset(offset), x=x, weight=weight)
     return checked_call(x, weight, eps, out, offset=offset, cache=CALL_CACHE, options=options)
 
 
@@ -87,14 +100,8 @@ def checked_call(
     Of `serves_rows` see `RowsCall`, of all else `rms_norm`.
     """
     x, scale = check_rows(given), check_input("weight", weight)
-    if scale.shape != x.shape[-1:]:
-        raise InputError(f"weight has shape {shown(scale)}: expected [{x.shape[-1]}], as long as x's rows")
-    check_alike(x, scale, "weight")
-    try:
-        eps = check_eps(eps)
-    except ProblemError as e:
-        raise InputError(str(e)) from None
-    offset = _check_offset(offset)
+    _check_weight(x, scale)
+    eps, offset = _check_eps(eps), _check_offset(offset)
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, scale)
     check_gradients(x, weight, out)
     if x.numel() == 0:
@@ -106,6 +113,19 @@ def checked_call(
     return call.launch(
         matrix, scale, result, lambda flat: problem_of(_problem, (matrix, scale, flat), eps), offset=offset
     )
+
+
+def _check_weight(x: torch.Tensor, weight: torch.Tensor) -> None:
+    if weight.shape != x.shape[-1:]:
+        raise InputError(f"weight has shape {shown(weight)}: expected [{x.shape[-1]}], as long as x's rows")
+    check_alike(x, weight, "weight")
+
+
+def _check_eps(given: float) -> float:
+    try:
+        return check_eps(given)
+    except ProblemError as e:
+        raise InputError(str(e)) from None
 
 
 def _check_offset(given: object) -> float:
@@ -125,3 +145,25 @@ def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps:
         op="rms_norm",
         extras={"eps": eps},
     )
+
+
+def _run(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+    with torch.no_grad(), autocast.off(x):
+        return rms_norm(x, weight, eps, offset=offset)
+
+
+def _shaped(x: torch.Tensor, weight: torch.Tensor, _eps: float, _offset: float) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    check_together(x=x, weight=weight)
+    check_dtype("x", x)
+    check_dimensions(x)
+    _check_weight(x, weight)
+    return x.new_empty(x.shape)
+
+
+def _planned(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> Planned:
+    return (x, weight), (eps, offset)
+
+
+define("rms_norm(Tensor x, Tensor weight, float eps, float offset) -> Tensor", _run, _shaped)
+plan_first("rms_norm", CALL_CACHE, _planned)

@@ -1,4 +1,7 @@
-"""The op `softmax`: a repeated call runs its launch plan; any other is checked, looked up and launched."""
+"""The op `softmax`: a repeated call runs its launch plan; any other is checked, looked up and launched.
+
+torch.compile and torch.export see it as the operator `triton_tuner::softmax`, unless it is given `out`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import cast
 import torch
 
 from tuner.kernels.base.operands import is_aligned, placement
-from tuner.kernels.ops import autocast, rows
-from tuner.kernels.ops.arguments import check_gradients
-from tuner.kernels.ops.elementwise_arguments import check_out, check_rows
+from tuner.kernels.ops import autocast, operators, rows
+from tuner.kernels.ops.arguments import check_gradients, is_followed
+from tuner.kernels.ops.elementwise_arguments import check_dimensions, check_dtype, check_out, check_rows
+from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of
 from tuner.kernels.ops.rows import RowsCall
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
@@ -41,10 +45,12 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
     found = CALL_CACHE.run_one(x, ()) if out is None else CALL_CACHE.run((x,), (), out)
     if found is not None:
         return found
-    if is_tracing():
+    if is_tracing() and out is not None:
         return cast(torch.Tensor, untraced(softmax)(x, out=out))
     if out is None and autocast.is_on(x) and x.is_cuda and x.dtype in autocast.HALVES:
         return softmax(x.float())  # on the CPU autocast leaves softmax alone
+    if out is None and is_followed():
+        return operators.call("softmax", x=x)
     return _checked_call(x, out)
 
 
@@ -70,3 +76,23 @@ def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
         aligned=is_aligned(matrix, out) and out.stride(1) == 1,
         op="softmax",
     )
+
+
+def _run(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), autocast.off(x):
+        return softmax(x)
+
+
+def _shaped(x: torch.Tensor) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operand has none either."""
+    check_dtype("x", x)
+    check_dimensions(x)
+    return x.new_empty(x.shape)
+
+
+def _planned(x: torch.Tensor) -> Planned:
+    return (x,), ()
+
+
+define("softmax(Tensor x) -> Tensor", _run, _shaped)
+plan_first("softmax", CALL_CACHE, _planned)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tuner.kernels import gated_linear, matmul
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, softmax
 from tuner.models import accelerate
 
 
@@ -52,6 +52,12 @@ def test_products_count_as_torchs_own():
         found, result = counted(call)
         assert found == (flops or 2 * product), name
         torch.testing.assert_close(result, expected)
+    assert counted(lambda: bmm(a, b.expand(2, -1, -1)))[0] == product
+    ends, chosen = torch.tensor([4, 10], dtype=torch.int32), torch.tensor([[0, 1], [1, 0]])
+    assert counted(lambda: grouped_mm(a.flatten(0, 1), b.expand(2, -1, -1), ends))[0] == product
+    experts = torch.randn(2, 2 * 48, 32), torch.randn(2, 32, 48), chosen, torch.rand(2, 2)
+    assert counted(lambda: fused_experts(a[0, :2], *experts))[0] == 3 * 2 * 4 * 32 * 48
+    assert counted(lambda: softmax(a))[0] == 0
     assert counted(lambda: a @ b)[0] == product
     assert counted(lambda: matmul(a, b, backend="auto"))[0] == product
 

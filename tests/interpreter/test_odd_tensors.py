@@ -116,7 +116,8 @@ OPS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], t
 }
 
 
-OPERATORS = ("matmul", "with a bias", "auto", "vendor", "gated_linear")
+OPERATORS = [name for name in OPS if name != "lists"]
+MATMULS = ("matmul", "with a bias", "auto", "vendor")
 
 
 class Subclass(torch.Tensor):
@@ -201,8 +202,8 @@ def test_an_output_without_memory_is_refused(refused):
 RECORDED: dict[str, Callable[..., Any]] = {
     "torch.jit.trace": torch.jit.trace,
     "make_fx": lambda op, given: make_fx(op)(*given),
-    "make_fx of fakes": lambda op, given: make_fx(op, tracing_mode="fake")(*given),
-    "make_fx of symbols": lambda op, given: make_fx(op, tracing_mode="symbolic")(*given),
+    "make_fx of fakes": lambda op, given: make_fx(op, tracing_mode="fake", _allow_non_fake_inputs=True)(*given),
+    "make_fx of symbols": lambda op, given: make_fx(op, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given),
 }
 
 
@@ -220,6 +221,34 @@ def test_a_recorded_call_is_an_operator_or_one_error_and_never_a_constant(way, n
     else:
         torch.testing.assert_close(program(*other), reference(*other), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(op(*other), reference(*other), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_compiled_call_is_one_operator_and_breaks_no_graph(name):
+    op, reference, shapes = OPS[name]
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()  # it counts the programs of this test's function, whatever op it calls
+    compiled = torch.compile(lambda *given: op(*given) + 1, backend=backend, fullgraph=True, dynamic=True)
+    for seed in (1, 2):
+        given = [drawn(*shape, seed=seed) for shape in shapes]
+        torch.testing.assert_close(compiled(*given), reference(*given) + 1, rtol=1e-4, atol=1e-4)
+    (graph,) = graphs
+    assert graph.code.count("triton_tuner") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["bmm", "grouped_mm", "fused_experts", "gated_linear", "softmax", "rms_norm", "vector_add"]
+)
+def test_an_operator_without_a_gradient_says_so_to_a_mode(name, refused):
+    op, _, shapes = OPS[name]
+    given = [drawn(*shape).requires_grad_() for shape in shapes]
+    with FlopCounterMode(display=False):
+        refused(lambda: op(*given), "requires a gradient")
 
 
 @pytest.mark.parametrize("name", ["matmul", "with a bias", "auto"])
