@@ -1,13 +1,16 @@
-"""torch's FlopCounterMode counts triton-tuner's operators as it counts torch's own of the same products."""
+"""Modes of torch see operators: counters of FLOPs count them as torch's own, and checkpoints keep their results."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, softmax
@@ -108,3 +111,19 @@ print(counter.get_total_flops())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) == 2 * 4 * 32 * 48
+
+
+def test_a_selective_checkpoint_keeps_the_products_it_is_told_to(monkeypatch):
+    module, launches = import_module("tuner.kernels.ops.matmul"), []
+    own = module.checked_call
+    monkeypatch.setattr(module, "checked_call", lambda *given, **named: launches.append(1) or own(*given, **named))
+    model, x = nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 32)), torch.randn(4, 32, requires_grad=True)
+    asked = (x, *model.parameters())
+    expected = torch.autograd.grad(model(x).square().sum(), asked)
+    accelerate(model, backend="tuner")
+    for kept, launched in (([], 8), ([torch.ops.triton_tuner.matmul.default], 6)):
+        launches.clear()
+        contexts = functools.partial(create_selective_checkpoint_contexts, kept)
+        out = checkpoint(model, x, use_reentrant=False, context_fn=contexts)
+        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), asked), expected, rtol=1e-4, atol=1e-4)
+        assert len(launches) == launched
