@@ -81,6 +81,8 @@ class ReadSources:
                 break  # what no lookup has read so far stays unread
 
     def _read(self, index: int, slug: str) -> DeviceWinners:
+        if (known := self._winners.get((slug, index))) is not None:
+            return known  # what is there stays, so this needs no lock
         with lookup_lock():
             if (slug, index) not in self._winners:
                 self._winners[slug, index] = replace(self.all()[index].winners(slug), device=slug)
