@@ -147,8 +147,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: str,
 
 
 def _run(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:
-    with torch.no_grad(), autocast.off(a):
-        return bmm(a, b, bias=bias, **ProductOptions._make(options)._asdict())
+    return bmm(a, b, bias=bias, **ProductOptions._make(options)._asdict())
 
 
 def _shaped(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:

@@ -96,23 +96,17 @@ def problem(sizes: tuple[int, int, int, int, int], dtype: torch.dtype, activatio
     return Problem(*shape, dtype=name, layout="nt", op="fused_experts", epilogue=activation, extras=extras)
 
 
-def _run(  # noqa: PLR0917
-    x: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    experts: torch.Tensor,
-    shares: torch.Tensor,
-    activation: str,
-    is_auto: bool,
-) -> torch.Tensor:
+def _run(*given: Any) -> torch.Tensor:
     """The operator's own call."""
-    given, options = (x, gate_up, down, experts, shares), (activation, is_auto)
-    with torch.no_grad(), autocast.off(x):
-        if x.shape[0] and is_auto and not _is_faster_at(x, down, experts, activation):
-            out = torch.empty_like(x)
-            torch_fallback.compute(op.operands_of(given, activation, out), experts_operands.vendor)
-            return out
-        return op.checked_call(given, activation, cache=CALL_CACHE, options=options)
+    found = experts_by_evidence(*given)
+    if found is not None:
+        return found
+    x, gate_up, down, experts, shares, activation, _ = given
+    out = torch.empty_like(x)
+    if len(x):
+        operands = op.operands_of((x, gate_up, down, experts, shares), activation, out)
+        torch_fallback.compute(operands, experts_operands.vendor)
+    return out
 
 
 def _planned(*given: Any) -> Planned:

@@ -192,13 +192,12 @@ def _problem(sizes: tuple[int, int, int], dtype: torch.dtype, precision: str, ac
 
 
 def _run(x: torch.Tensor, weights: list[torch.Tensor], up_first: bool, activation: str, is_auto: bool) -> torch.Tensor:
-    """The operator's own call, in which torch has already recorded whatever gradients there are."""
+    """The operator's own call."""
     given = tuple(weights)
     n = given[0].shape[0] // (3 - len(given))
     preferred = gated_preference(activation, is_auto, up_first, (n, given[0].shape[1]))
-    with torch.no_grad(), autocast.off(x):
-        found = gated(x, given, preferred)
-        return _by_products(x, given, preferred) if found is None else found
+    found = gated(x, given, preferred)
+    return _by_products(x, given, preferred) if found is None else found
 
 
 def _planned(

@@ -219,8 +219,7 @@ def _by_operator(given: _Tensors, activation: str | None, out: torch.Tensor | No
 
 
 def _run(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
-    with torch.no_grad(), autocast.off(x):
-        return gated_linear(x, gate, up, activation=activation)
+    return gated_linear(x, gate, up, activation=activation)
 
 
 def _planned(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Planned:
@@ -228,8 +227,7 @@ def _planned(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: 
 
 
 def _run_out(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str) -> None:
-    with torch.no_grad(), autocast.off(x):
-        gated_linear(x, gate, up, activation=activation, out=out)
+    gated_linear(x, gate, up, activation=activation, out=out)
 
 
 def _shaped(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, _activation: str) -> torch.Tensor:

@@ -169,8 +169,7 @@ def _check_bias(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def _run(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> Any:
-    with torch.no_grad():
-        return grouped_mm(a, b, offs, bias=bias, **ProductOptions._make(options)._asdict())
+    return grouped_mm(a, b, offs, bias=bias, **ProductOptions._make(options)._asdict())
 
 
 def _shaped(

@@ -187,12 +187,8 @@ def problem(m: int, n: int, k: int, dtype: torch.dtype, has_bias: bool) -> Probl
 
 
 def _run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> torch.Tensor:
-    """The operator's own call, in which torch has already recorded whatever gradients there are."""
-    preferred = linear_preference(is_auto, *weight.shape, bias is not None)
-    if not (torch.is_grad_enabled() or autocast.is_on(x)):
-        return linear(x, weight, bias, preferred)
-    with torch.no_grad(), autocast.off(x):
-        return linear(x, weight, bias, preferred)
+    """The operator's own call."""
+    return linear(x, weight, bias, linear_preference(is_auto, *weight.shape, bias is not None))
 
 
 def _planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_auto: bool) -> Planned:

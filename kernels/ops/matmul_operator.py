@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tuner.kernels.base.activations import activated
-from tuner.kernels.ops import arguments, autocast, gradients
+from tuner.kernels.ops import arguments, gradients
 from tuner.kernels.ops.gradients import Multiply
 from tuner.kernels.ops.matmul_call import CallTensors, MatmulOptions
 from tuner.kernels.ops.operators import LIBRARY, define, operator
@@ -66,8 +66,7 @@ def _run(  # noqa: PLR0917
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     named = MatmulOptions(*options)._asdict()  # torch leaves the last one out where it is the default
-    with torch.no_grad(), autocast.off(a):
-        return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
+    return multiply(a, b, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b, **named)
 
 
 def _run_out(multiply: Multiply, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *rest: Any) -> None:

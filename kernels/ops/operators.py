@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tuner.kernels.ops import arguments
+from tuner.kernels.ops import arguments, autocast
 from tuner.launch import compat
 from tuner.launch.call_cache import CallCache
 
@@ -35,18 +35,31 @@ def define(
 
     Args:
         signature: Its name, arguments and result in torch's words: "linear(Tensor x, Tensor weight) -> Tensor".
-        run: What it does, on every device; torch has recorded gradients by then.
+        run: What it does, on every device, without gradients and autocast: torch has recorded these by then. Its first
+            argument is a tensor.
         shaped: Takes the same arguments without values and returns a result without values. It checks what it can.
         count_flops: Takes the same arguments, and the result as `out_val`; returns the floating-point operations of its
             products; None of one that has none.
     """
     name = signature.partition("(")[0]
     LIBRARY.define(signature)
-    LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    LIBRARY.impl(name, _alone(run), "CompositeExplicitAutograd")
     # Not by `register_fake`, which looks for the caller's source in every module that was imported.
     LIBRARY.impl(name, shaped, "Meta")
     if count_flops is not None:
         _flops[name] = count_flops
+
+
+def _alone(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Run it without gradients and autocast."""
+
+    def run_alone(first: torch.Tensor, *others: Any) -> Any:
+        if not (torch.is_grad_enabled() or autocast.is_on(first)):
+            return run(first, *others)  # the blocks below take as long as some launches
+        with torch.no_grad(), autocast.off(first):
+            return run(first, *others)
+
+    return run_alone
 
 
 def operator(name: str) -> Any:

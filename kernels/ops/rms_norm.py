@@ -148,8 +148,7 @@ def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps:
 
 
 def _run(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
-    with torch.no_grad(), autocast.off(x):
-        return rms_norm(x, weight, eps, offset=offset)
+    return rms_norm(x, weight, eps, offset=offset)
 
 
 def _shaped(x: torch.Tensor, weight: torch.Tensor, _eps: float, _offset: float) -> torch.Tensor:
