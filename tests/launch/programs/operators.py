@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import stub_driver
 import stub_matmul
 import torch
@@ -13,12 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tuner import kernels
 from tuner.hardware import device
-from tuner.kernels.ops import autocast, gated_by_evidence, gated_linear, linear, matmul_operator
+from tuner.kernels.ops import gated_by_evidence, gated_linear, linear, matmul_operator
 
 stub_matmul.activate()
 device.current = lambda _index: device.KNOWN["sm_90"]
 ops = torch.ops.triton_tuner
-matmul_operator.autocast = SimpleNamespace(**vars(autocast))  # of this module alone
 x, alike, longer = (stub_matmul.half(rows, 64) for rows in (8, 8, 9))
 bias = torch.randn(96).half()
 weight, up, joined = (stub_matmul.half(rows, 64, shift=shift) for rows, shift in ((96, 0), (96, 1), (192, 2)))
@@ -37,15 +34,15 @@ CALLS = {
         lambda x: ops.gated_by_evidence.default(x, [joined], True, "silu", False),
     ),
     "gated_linear": (gated_linear, "gated_linear", lambda x: ops.gated_linear.default(x, weight, up, "silu")),
-    "matmul": (matmul_operator.autocast, "off", lambda x: ops.matmul.default(x, weight.t(), *NO_OPTIONS)),
+    "matmul": (matmul_operator, "MatmulOptions", lambda x: ops.matmul.default(x, weight.t(), *NO_OPTIONS)),
     "matmul with a bias": (
-        matmul_operator.autocast,
-        "off",
+        matmul_operator,
+        "MatmulOptions",
         lambda x: ops.matmul.default(x, weight.t(), bias, *NO_OPTIONS[1:]),
     ),
     "matmul, every option": (
-        matmul_operator.autocast,
-        "off",
+        matmul_operator,
+        "MatmulOptions",
         lambda x: ops.matmul.default(x, weight.t(), None, None, None, "relu", torch.float32, None, None, True),
     ),
 }
