@@ -39,6 +39,20 @@ if len(sys.argv) > 3:
     sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True).execute("SELECT 1 FROM winner")
 print([row.median_us for row in read_winners(Path(sys.argv[1]), sys.argv[2]).rows])
 """
+READ_AND_WAIT = """
+import sys
+from pathlib import Path
+from tuner.lookup import database
+make_row, waited = database._row, []
+def make_slowly(*given):
+    if not waited:
+        waited.append(print("reading", flush=True))
+        sys.stdin.readline()
+    return make_row(*given)
+database._row = make_slowly
+found = database.read_winners(Path(sys.argv[1]), sys.argv[2])
+print(len(found.rows), len(found.families), *found.faults)
+"""
 
 
 def files(folder: Path) -> list[str]:
@@ -164,6 +178,19 @@ def test_a_writer_in_a_transaction_does_not_block_a_reader(tuned):
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("UPDATE winner SET median_us = 1.5")
         assert {row.median_us for row in database.read_winners(tuned, SLUG).rows} == {12.5}
+
+
+def test_what_a_writer_rewrites_meanwhile_is_read_again_and_not_called_damaged(tuned, make_database, make_family):
+    make_database(tuned, families=(make_family(16, 64),))
+    command = [sys.executable, "-c", READ_AND_WAIT, str(tuned), SLUG]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, **pipes) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        with closing(sqlite3.connect(tuned, isolation_level=None)) as writer:
+            writer.executescript("PRAGMA journal_mode = DELETE; PRAGMA page_size = 1024; VACUUM")
+            writer.execute("PRAGMA journal_mode = WAL")
+        assert reader.communicate("\n")[0] == "2 1\n"
 
 
 def test_a_folder_is_no_database(tmp_path):

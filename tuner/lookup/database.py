@@ -222,10 +222,10 @@ def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             before = _state(path)
             try:
                 answer = _query(path, _how(path), query)
-            except sqlite3.OperationalError:
+            except (sqlite3.Error, UnicodeDecodeError, TableError):
                 if before == _state(path):
                     raise
-                continue  # a writer came in between: what was read may be half of it
+                continue  # a writer came in between: what was read may be half of it, and look damaged
             if before == _state(path):
                 return answer
         return _query(path, "mode=ro", query)  # it is being written all the time: its log is there to stay
