@@ -19,6 +19,14 @@ from tuner.lookup import table as tables
 from tuner.problem import Problem
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
+BRING = """
+import sys
+from pathlib import Path
+from tuner.tables.importing.tables import bring
+print("ready", flush=True)
+sys.stdin.readline()
+print(bring([Path(sys.argv[1])], Path(sys.argv[2]))[0].new)
+"""
 
 pytestmark = pytest.mark.usefixtures("toy", "no_tables")
 
@@ -40,6 +48,21 @@ def blocks(folder, device=H200) -> dict[int, int]:
     found = tables.load(folder / f"matmul--{device.slug}.json")
     assert found.faults == ()
     return {row.problem.m: row.config["BLOCK_SIZE_M"] for row in found.rows}
+
+
+def test_imports_at_the_same_time_lose_no_row(start, tmp_path, make_row, make_table):
+    processes = []
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        make_table(*(make_row(4 * m + number + 1) for m in range(300))).write(tmp_path / str(number))
+        processes.append(start("-c", BRING, tmp_path / str(number), tmp_path / "out"))
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate() for process in processes] == [("300\n", "")] * 4
+    assert len(blocks(tmp_path / "out")) == 1200
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "gztar", "files"])
