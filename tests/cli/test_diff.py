@@ -194,3 +194,18 @@ def test_each_file_of_a_folder_that_was_edited_is_named_once(run, write, make_ro
     said = "its digest is not that of its rows: it was edited after `tuner export` wrote it"
     _, _, err = run("diff", folder, folder)
     assert err.splitlines() == 2 * [f"{path}: {said}" for path in sorted(paths)]
+
+
+def test_two_tables_of_one_op_and_device_are_one_line_that_says_how_to_unite_them(run, write, make_row, tmp_path):
+    one, other = write("a", make_row(16)), write("b", make_row(64))
+    copy = one.with_name(f"matmul--of-monday--{H200.slug}.json")
+    copy.write_text(other.read_text())
+    for places in ((one.parent, other), (other, one.parent)):
+        code, out, err = run("diff", *places)
+        assert (code, out) == (2, "")
+        assert err == (
+            f"tuner: {one.parent} has two tables of matmul on {H200.slug}, {one.name} and {copy.name}: expected one: "
+            f"delete the other, or unite them: tuner import {one.parent} --out DIR\n"
+        )
+    assert run("import", one.parent, "--out", tmp_path / "united")[0] == 0
+    assert "1 only in B; 0 changed" in run("diff", one, tmp_path / "united")[1]

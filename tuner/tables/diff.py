@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,7 +165,7 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
         warn: is told what is wrong with a file that is used all the same, or with what is left out of it.
 
     Raises:
-        TableError: it is not there, cannot be read, or holds no table.
+        TableError: it is not there, cannot be read, holds no table, or two of one op and device.
         StoreError: the database cannot be read.
     """
     path = sqlite_path(where)
@@ -174,7 +175,7 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
     package = None if path.exists() else sources.package(where)
     if package is not None or path.is_dir():
         paths = table_files.tables_in(path) if package is None else package.tables()
-        return sorted((_load(each, warn) for each in paths), key=lambda one: (one.op, one.device.slug))
+        return _edition(where, {each.name: _load(each, warn) for each in paths})
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
     try:
@@ -182,6 +183,19 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
     except OSError as e:
         raise TableError(f"cannot read {path}: {e.strerror}") from e
     return _of_database(where) if is_database else [_load(path, warn)]
+
+
+def _edition(where: str, found: Mapping[str, Table]) -> list[Table]:
+    """The tables of a folder, by the names of their files, sorted; of two for the same device neither is preferred."""
+    names: dict[tuple[str, str], str] = {}
+    for name, each in found.items():
+        if (first := names.setdefault((each.op, each.device.slug), name)) != name:
+            unite = shlex.join(["tuner", "import", where, "--out", "DIR"])
+            raise TableError(
+                f"{where} has two tables of {each.op} on {each.device.slug}, {first} and {name}: expected one: delete "
+                f"the other, or unite them: {unite}"
+            )
+    return sorted(found.values(), key=lambda one: (one.op, one.device.slug))
 
 
 def _load(path: Path | Traversable, warn: Callable[[str], object]) -> Table:
