@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import tuner
 from tuner import progress
 from tuner.hardware.arch import ARCHES
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment, describe
@@ -214,6 +215,21 @@ def test_a_folder_is_read_whole_and_a_file_that_no_lookup_finds_is_an_error(run,
     assert ("broken--x.json", "error", "unreadable") in found
     assert ("mine.json", "error", "name") in found
     assert {check for _, _, check in found} == {"unreadable", "name", "duplicate"}
+
+
+def test_a_file_of_another_name_that_lookups_read_all_the_same_is_a_warning(run, won, make_table, tmp_path):
+    copy = tmp_path / f"old--matmul--{H200.slug}.json"
+    copy.write_text(make_table(won()).dumps())
+    tuner.use(tmp_path)
+    assert tuner.lookup(won().problem, H200).rule == "exact"
+    code, out, _ = run("verify", tmp_path, "--json")
+    (finding,) = json.loads(out)["places"][0]["findings"]
+    assert (code, finding["level"], finding["check"]) == (0, "warning", "name")
+    assert finding["found"] == f"the file is called {copy.name}: in a folder or package lookups read it all the same"
+    copy.rename(tmp_path / f"matmul--{H200.slug}-1.json")
+    tuner.use(tmp_path)
+    assert tuner.lookup(won().problem, H200).rule == "default"
+    assert run("verify", tmp_path)[0] == 1
 
 
 def test_an_empty_folder_and_a_table_without_rows_are_reported(run, won, make_table, tmp_path):

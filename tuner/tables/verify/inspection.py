@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import StoreError, TableError, UsageError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
-from tuner.lookup import database, sources, table
+from tuner.lookup import database, sources, table, table_files
 from tuner.lookup.database import Winners
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import Row
@@ -108,19 +108,23 @@ def _of_tables(where: str, kind: str, paths: Iterable[Traversable]) -> Inspectio
             continue
         subjects.append(Subject(str(path), found))
         findings += [_finding(str(path), found.device.slug, fault) for fault in found.faults]
-        findings += _misnamed(subjects[-1], path.name, kind)
+        findings += _misnamed(subjects[-1], path, kind)
     if not subjects and not findings:
         findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
     return _result(where, kind, subjects, [*findings, *_twice(subjects)])
 
 
-def _misnamed(subject: Subject, name: str, kind: str) -> list[Finding]:
+def _misnamed(subject: Subject, path: Traversable, kind: str) -> list[Finding]:
+    name = path.name
     if name == subject.table.file_name:
         return []
+    is_found = table_files.has_tables_name(name) and table_files.slug_in(path) == subject.table.device.slug
     # A single file may be called anything: `tuner.use` and $TUNER_TABLES name it.
-    level = Level.NOTE if kind == "table" else Level.ERROR
-    found = f"the file is called {name}: in a folder or package no lookup finds it"
-    return [subject.finding(level, "name", found, subject.table.file_name, advice="rename it")]
+    level = Level.NOTE if kind == "table" else Level.WARNING if is_found else Level.ERROR
+    said = "lookups read it all the same" if is_found else "no lookup finds it"
+    found = f"the file is called {name}: in a folder or package {said}"
+    advice = "rename it, or delete it where it is a copy" if is_found else "rename it"
+    return [subject.finding(level, "name", found, subject.table.file_name, advice=advice)]
 
 
 def _twice(subjects: Iterable[Subject]) -> list[Finding]:
