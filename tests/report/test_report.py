@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tuner.kernel.config import Config
+from tuner.problem.family import Check, Family, Range
 from tuner.store import schema
 from tuner.store.merge import merge
+from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
 from tuner.store.store import Store
+from tuner.tables.diff import load
 
 pytest.importorskip("vl_convert", reason="vl-convert is not installed (pip install 'triton-tuner[report]')")
 
@@ -63,6 +67,26 @@ def test_the_document_holds_searches_families_and_failures_of_every_trial(write,
     assert counted["tma", "COMPILE_ERROR"] == 5
     assert counted["tma", "TIMEOUT"] == 2
     assert shown["shown"] is None
+
+
+def test_a_family_has_the_ranges_of_all_its_ladders_as_lookups_serve_them(write, make_database, tmp_path):
+    path = make_database(tmp_path / "tuner.db")
+    with Store.open(path) as store:
+        (older,) = store.families()
+        problem, config = older.family.at(1024), Config("tma", BLOCK_SIZE_M=128, num_warps=4)
+        kernel, outcome = KernelVersion("matmul", "tma", 1, "a0"), Outcome(State.COMPLETE, "", 50.0, 50.0, 50.0)
+        run = store.begin_run(older.device, older.environment, argv=["tuner", "run"], host="here")
+        store.record(run, [Trial(problem, config, kernel, outcome)])
+        store.decide(run, problem, kernel, Verdict(config, 50.0, 60.0, 70.0, (config,)))
+        later = (Range(9, 16, 16, "measured"), Range(17, 64, 64, "measured")), (Range(512, 1024, 1024, "measured"),)
+        for ranges, check in zip(later, (None, Check(30, 1.01, 1.02)), strict=True):
+            store.record_family(run, Family(older.family.problem, ranges, check))
+    (family,) = write(path)["families"]
+    shown = [(row["first"], row["last"], row["evidence"]) for row in family["ranges"]]
+    assert shown == [(1, 16, "estimated"), (17, 64, "measured"), (65, 256, "estimated"), (512, 1024, "measured")]
+    (exported,) = (table for table in load(str(path), pytest.fail) if table.op == "matmul")
+    assert shown == [(each.first_m, each.last_m, each.evidence) for part in exported.families for each in part.ranges]
+    assert family["check"] == {"played": 40, "geomean": 1.0085, "worst": 1.031}
 
 
 def test_a_suite_and_a_device_choose_what_is_shown(write, database, make_database, tmp_path):

@@ -6,6 +6,7 @@ Problems, configs, kernels, runs and places are lists, and everything else names
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -13,7 +14,9 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from tuner.kernel.config import Config
+from tuner.lookup import families
 from tuner.problem import Problem
+from tuner.problem.family import Check, Family
 from tuner.problem.text import problem_order
 from tuner.report.measurements import Measurements, Place
 from tuner.store.listing import RunRow, TrialRow
@@ -58,7 +61,7 @@ def document(found: Measurements, *, against: dict[str, Any] | None = None) -> d
     shown = _thinned(found.trials, _kept(found, searches))
     trials = _trials(shown, found, searches, (places, problems, configs, runs))
     winners = [_winner(one, (places, problems, configs)) for one in found.winners]
-    families = [each for place in found.places for each in _families(found, place, (places, configs))]
+    served = [each for place in found.places for each in _families(found, place, (places, configs))]
     return {
         "tuner": __version__,
         "places": [_place(place, found) for place in places],
@@ -66,7 +69,7 @@ def document(found: Measurements, *, against: dict[str, Any] | None = None) -> d
         "runs": [_run(run) for run in runs],
         "searches": [search.fields(configs) for search in searches.values()],
         "winners": winners,
-        "families": families,
+        "families": served,
         "failures": _failures(found, places),
         "trials": trials,
         "shown": None if len(shown) == len(found.trials) else [len(shown), len(found.trials), MAX_TRIALS],
@@ -248,11 +251,13 @@ def _families(
             rungs[one.problem.group()][one.problem.m] = one
     decided = [one for one in found.families if (one.device, one.environment) == (place.device, place.environment)]
     for group in sorted((group for group, ms in rungs.items() if len(ms) > 1), key=problem_order):
-        served = next((one.family for one in decided if one.family.problem == group), None)
+        # As lookups serve them: the ranges of a family's ladders add up.
+        parts = families.overlaid([one.family for one in decided if one.family.problem == group])
         ranges = [
             {"first": each.first_m, "last": each.last_m, "config": configs.number(winner.config)}
             | {"evidence": each.evidence}
-            for each in (served.ranges if served else ())
+            for part in parts
+            for each in part.ranges
             if (winner := rungs[group].get(each.row_m))
         ]
         yield {
@@ -261,7 +266,7 @@ def _families(
             "n": group.n,
             "k": group.k,
             "ranges": ranges,
-            "check": None if served is None or served.check is None else served.check._asdict(),
+            "check": _check(parts),
             "rungs": [
                 {
                     "m": m,
@@ -273,6 +278,16 @@ def _families(
                 for m, one in sorted(rungs[group].items())
             ],
         }
+
+
+def _check(parts: Sequence[Family]) -> dict[str, Any] | None:
+    """What serving by these lost at all Ms that were played, None where none was."""
+    checks = [*{id(part.check): part.check for part in parts if part.check}.values()]  # one may be in two parts
+    if len(checks) < 2:
+        return checks[0]._asdict() if checks else None
+    played = sum(each.played for each in checks)
+    logs = sum(each.played * math.log(each.geomean) for each in checks)
+    return Check(played, round(math.exp(logs / played), 4), max(each.worst for each in checks))._asdict()
 
 
 def _failures(found: Measurements, places: Listed[Place]) -> list[dict[str, Any]]:

@@ -77,7 +77,11 @@ function coverage() {
     if (m != null) rows.push({ problem, name, m, n, k, tuned: Boolean(won), vs_vendor: won?.vs_vendor, vendor_text: ratio(won?.vs_vendor), state: won ? "tuned" : "tried, no winner" });
   }
   for (const family of data.families.filter(here)) {
-    if (family.ranges.length) rows.push({ n: family.n, k: family.k, first: family.ranges[0].first, last: family.ranges.at(-1).last });
+    let band = null;
+    for (const { first, last } of family.ranges) { // between the ranges of two ladders there may be a gap
+      if (band?.last === first - 1) band.last = last;
+      else rows.push((band = { n: family.n, k: family.k, first, last }));
+    }
   }
   byId("coverage").hidden = !rows.length;
   if (!rows.length) return null;
