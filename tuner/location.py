@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from tuner.errors import UsageError
+
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(?=@)|(password=)[^&]*")
+"""A server's password in a URL, which may hold / and &, and @ too behind the path."""
 
 
 def database_location(given: str | Path | None = None) -> str:
@@ -37,6 +41,11 @@ def sqlite_path(location: str) -> Path | None:
     if location.startswith("sqlite:///"):
         return expanded(location.removeprefix("sqlite:///"))
     return None if "://" in location else expanded(location)
+
+
+def without_password(typed: str) -> str:
+    """Return a location, or a word of a command line that holds one, with its password masked."""
+    return _PASSWORD.sub(r"\1\2***", typed)
 
 
 def expanded(path: str | Path) -> Path:

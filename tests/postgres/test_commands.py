@@ -15,6 +15,7 @@ from pathlib import Path
 import overlapping
 import pytest
 
+from tuner.bench.document import ContestReport, document
 from tuner.cli import main
 from tuner.cli.doctor_checks import Status, check_database
 from tuner.errors import StoreError
@@ -229,6 +230,19 @@ def test_what_reads_at_run_time_says_to_export_first(on_server, tuner, caplog, m
         for _ in range(2):
             tuner("lookup 64x64x64 --device sm_90")
     assert sum("tuner export DIR --db" in record.getMessage() for record in caplog.records) >= 1
+
+
+def test_no_report_comparison_or_result_of_a_contest_has_the_password(on_server, filled, tuner, tmp_path):
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed (pip install 'triton-tuner[report]')")
+    secret = f"{on_server}&password=a-secret"
+    code, _, err = tuner(f"report --db {filled} --out {tmp_path}/report.html --against {secret}")
+    assert (code, "secret" in err) == (0, False)
+    page = (tmp_path / "report.html").read_text()
+    assert ("password=***" in page, "a-secret" in page) == (True, False)
+    code, out, err = tuner(f"diff {filled} {secret} --json")
+    assert (code, "password=***" in out, "secret" in out + err) == (0, True, False)
+    contest = ContestReport(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11.7"), (), (), 0)
+    assert "secret" not in str(document(contest, ["tuner", "bench", "--db", secret]))
 
 
 @pytest.mark.long

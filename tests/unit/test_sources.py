@@ -226,8 +226,9 @@ def test_an_empty_database_file_is_nothing(tmp_path, monkeypatch, caplog):
     assert [r.name for r in caplog.records] == ["tuner.lookup.lookup"]
 
 
-def test_a_database_server_is_one_warning_that_says_to_export_and_hides_the_password(monkeypatch, caplog):
-    monkeypatch.setenv("TUNER_DB", "postgresql://me:secret@host/db")
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "postgresql://me@host/db?password=secret"])
+def test_a_database_server_is_one_warning_that_says_to_export_and_hides_the_password(url, monkeypatch, caplog):
+    monkeypatch.setenv("TUNER_DB", url)
     tuner.use(None)
     tuner.lookup(PROBLEM, H200)
     tuner.lookup(PROBLEM.with_shape(128, 512, 256), H200)

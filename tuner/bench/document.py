@@ -9,6 +9,7 @@ from typing import Any
 import tuner
 from tuner.bench.score import OURS, Figures, Row, geomeans
 from tuner.hardware.device import Device, Environment
+from tuner.location import without_password
 from tuner.store.records import PROTOCOL, now
 
 
@@ -35,7 +36,7 @@ def document(report: ContestReport, argv: Sequence[str]) -> dict[str, Any]:
     return {
         "tuner": tuner.__version__,
         "date": now(),
-        "argv": list(argv),
+        "argv": [*map(without_password, argv)],
         "protocol": PROTOCOL,
         "device": report.device,
         "environment": report.environment,

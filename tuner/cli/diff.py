@@ -8,6 +8,7 @@ import click
 
 from tuner.cli import options, output
 from tuner.errors import StoreError, TableError, UsageError
+from tuner.location import without_password
 from tuner.problem.family import MEASURED
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def diff(before: str, after: str, as_json: bool) -> int:
     equal = all(difference.is_none for difference in differences)
     if as_json:
         tables = [_document(difference) for difference in differences]
-        output.print_json({"a": before, "b": after, "equal": equal, "tables": tables})
+        names = {"a": without_password(before), "b": without_password(after)}
+        output.print_json({**names, "equal": equal, "tables": tables})
     else:
         for difference in differences:
             _print(difference)

@@ -11,7 +11,7 @@ import click
 from tuner import files
 from tuner.cli import options, output
 from tuner.errors import TableError, TunerError, UsageError
-from tuner.location import database_location, sqlite_path
+from tuner.location import database_location, sqlite_path, without_password
 
 if TYPE_CHECKING:
     from tuner.lookup.table import Table
@@ -42,10 +42,12 @@ def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, 
     _check_out(out, db, against)
     with options.open_store(db, device) as store:
         measured = measurements.read(store, device=device, suites=suites)
-    compared = None if against is None else regressions(measured, _edition(against), Path(against).name)
+    edition = without_password(against or "")
+    name = Path(edition).name or edition
+    compared = None if against is None else regressions(measured, _edition(against), name)
     files.write_text(out, page(document(measured, against=compared)))
     if compared and compared["nothing"]:
-        output.warn(f"nothing can be compared with {against}: {compared['nothing']}")
+        output.warn(f"nothing can be compared with {edition}: {compared['nothing']}")
     click.echo(f"wrote {out}", err=True)
 
 
@@ -53,7 +55,8 @@ def _check_out(out: Path, db: str | None, against: str | None) -> None:
     """Raise, before anything is read, where the file could not be written or would replace what is read."""
     location = database_location(db)
     if against is not None and _same(against, location):
-        raise UsageError(f"--against {against} is the database of the report itself: name another, or tables")
+        edition = without_password(against)
+        raise UsageError(f"--against {edition} is the database of the report itself: name another, or tables")
     for read in (location, against):
         if read is not None and _same(str(out), read):
             raise UsageError(f"--out {out} is what the report reads: name another file, report.html for instance")
@@ -77,5 +80,6 @@ def _edition(against: str) -> list[Table]:
 
     tables = diff.load(against, output.warn)
     if not tables:
-        raise TableError(f"{against} holds no winner to compare with: name a database or tables that do")
+        edition = without_password(against)
+        raise TableError(f"{edition} holds no winner to compare with: name a database or tables that do")
     return tables

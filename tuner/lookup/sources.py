@@ -26,7 +26,7 @@ from tuner import files
 from tuner.entry_points import entry_points
 from tuner.errors import TableError
 from tuner.hardware.device import Device
-from tuner.location import database_location, expanded, sqlite_path
+from tuner.location import database_location, expanded, sqlite_path, without_password
 from tuner.lookup import loaded_table, table, table_files
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.loaded_table import LoadedTable
@@ -278,7 +278,7 @@ def _on_server(location: str) -> TableError:
 
 
 def _without_password(location: str) -> str:
-    scheme, mark, rest = location.partition("://")
+    scheme, mark, rest = without_password(location).partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else location
 
 

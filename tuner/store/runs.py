@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +15,12 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
 
 from tuner.hardware.device import Device, Environment
+from tuner.location import without_password
 from tuner.store import models
 from tuner.store.keys import Keys, insert_row
 from tuner.store.records import PROTOCOL, as_text, now
 from tuner.version import __version__
 
-_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(?=@)|(password=)[^&]*")
-"""A server's password in a URL, which may hold / and &, and @ too behind the path.
-
-Whoever reads a run's command line has no need of it.
-"""
 DEAD_AFTER_S = 60.0
 """A run without a sign of life for this long is taken for dead: a writer may wait half of it for a lock."""
 
@@ -118,7 +113,7 @@ def begin(
         "environment_id": keys.make(connection, environment),
         "protocol": run.protocol,
         "tool_version": run.tool_version,
-        "argv": json.dumps([_PASSWORD.sub(r"\1\2***", word) for word in argv]),
+        "argv": json.dumps([*map(without_password, argv)]),
         "host": host,
         "started_at": now(),
         "status": RunStatus.RUNNING.value,
