@@ -76,3 +76,7 @@ def test_one_function_is_found_for_each_device_by_what_it_is(report):
 def test_a_worker_need_not_ask_for_the_key_of_what_the_pool_compiled(run_program):
     assert run_program("ahead.py")
     assert run_program("ahead.py", "again")
+
+
+def test_threads_that_install_at_the_same_time_keep_what_each_finds_binaries_by(run_program):
+    assert run_program("installs.py") == [4]

@@ -36,6 +36,7 @@ _BESIDE = ("__pycache__", "include")
 """Folders of Triton that no binary depends on."""
 _log = logging.getLogger(__name__)
 _local = threading.local()
+_installing = threading.Lock()
 
 FindShipped = Callable[[], binaries.ShippedBinaries | None]
 """Returns the kernels that ship for a jit function and the current device."""
@@ -55,11 +56,17 @@ def install(function: Any, find_shipped: FindShipped | None = None) -> None:
         return
     if not isinstance(make, _BinderFactory):
         active_driver.prepare()
-        make = caches.default_factory = _BinderFactory(function, make)
-        if caches:
-            function.compile = CachedCompile(function.compile, make.finders)
-    if find_shipped is not None and find_shipped not in make.finders:
-        make.finders.append(find_shipped)  # one function may be several kernels, or be compiled here before it serves
+    elif find_shipped is None or find_shipped in make.finders:
+        return
+    with _installing:  # what two threads put in each other's place would lose the finders of one
+        make = caches.default_factory
+        if not isinstance(make, _BinderFactory):
+            make = caches.default_factory = _BinderFactory(function, make)
+            if caches:
+                function.compile = CachedCompile(function.compile, make.finders)
+        if find_shipped is not None and find_shipped not in make.finders:
+            # One function may be several kernels, or be compiled here before it serves.
+            make.finders.append(find_shipped)
 
 
 def bind(function: Any) -> None:
@@ -74,14 +81,15 @@ def bind(function: Any) -> None:
 def uninstall(function: Any, find_shipped: FindShipped | None = None) -> None:
     """Take back an `install`; where nothing else serves from the function, it compiles as Triton made it."""
     function = _jit_function(function)
-    make = getattr(getattr(function, "device_caches", None), "default_factory", None)
-    if not isinstance(make, _BinderFactory):
-        return
-    make.finders[:] = [each for each in make.finders if each != find_shipped]
-    if not make.finders:
-        function.device_caches.default_factory = make.made_by
-        if isinstance(function.compile, CachedCompile):
-            function.compile = function.compile.compiles
+    with _installing:
+        make = getattr(getattr(function, "device_caches", None), "default_factory", None)
+        if not isinstance(make, _BinderFactory):
+            return
+        make.finders[:] = [each for each in make.finders if each != find_shipped]
+        if not make.finders:
+            function.device_caches.default_factory = make.made_by
+            if isinstance(function.compile, CachedCompile):
+                function.compile = function.compile.compiles
 
 
 def _jit_function(function: Any) -> Any:
