@@ -76,7 +76,8 @@ def replacing(path: Path, *, error: type[TunerError] = TunerError) -> Iterator[P
     was, and the temporary one is removed.
     """
     target = _behind_links(path, error)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # In two containers that share a folder, processes of one number may write the same file.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         yield temporary
         temporary.replace(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     assert files.write_text(path, "after \N{DUCK}") == path
     assert path.read_text(encoding="utf-8") == "after \N{DUCK}"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_process_number_do_not_take_each_others_temporary_file(tmp_path):
+    """Threads have one; so may processes of two containers that share a folder."""
+    text = "x" * 100_000
+    with ThreadPoolExecutor(4) as threads:
+        written = list(threads.map(lambda _: files.write_text(tmp_path / "one.json", text), range(400)))
+    assert len(written) == 400
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("one.json", text)]
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError, OSError])
