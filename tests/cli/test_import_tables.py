@@ -16,6 +16,7 @@ from tuner.entry_points import entry_points
 from tuner.hardware.device import KNOWN
 from tuner.lookup import sources
 from tuner.lookup import table as tables
+from tuner.lookup.table_digest import signed_text, unsigned_text
 from tuner.problem import Problem
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
@@ -85,6 +86,23 @@ def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp
         assert tuner.lookup(Problem(m, 512, 256), H200).rule == rule
     code, said, _ = run("import", older, "--out", out)
     assert "0 rows new" in said
+
+
+def test_rows_of_the_folder_that_cannot_be_read_here_are_not_lost(run, folders, tmp_path):
+    older, newer = folders
+    path = older / f"matmul--{H200.slug}.json"
+    parts = json.loads(path.read_text())
+    date, _ = parts.pop("date"), parts.pop("digest")
+    parts["rows"][1]["a_dtype"] = "float4"  # as a later triton-tuner may write it
+    path.write_text(signed_text(unsigned_text(parts), date))
+    before = path.read_bytes()
+    code, said, err = run("import", newer, "--out", older)
+    assert (code, said, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"tuner: {path}: row 2 cannot be read and would be lost: unknown dtype 'float4'")
+    assert err.endswith(": upgrade triton-tuner, or write into another folder\n")
+    assert path.read_bytes() == before
+    code, said, err = run("import", newer, older, "--out", tmp_path / "out")
+    assert (code, err.count("row 2 left out: unknown dtype 'float4'")) == (0, 1)
 
 
 def test_what_was_edited_cut_short_or_is_no_table_is_one_line_and_nothing_is_written(

@@ -102,7 +102,7 @@ def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, .
     """The newest of several tables with what only the others have, how many rows are new, and what was left out."""
     there = folder / tables[0].file_name
     files.check_regular(there, "table", error=TableError)
-    before = [_checked(files.read_bytes(there, "table", error=TableError), str(there))] if there.exists() else []
+    before = [_whole(there)] if there.exists() else []
     ordered = sorted([*before, *tables], key=lambda each: each.date, reverse=True)
     newest = {row.problem: row for each in reversed(ordered) for row in each.rows}
     rows = {row.problem: row for row in newest_versions(newest.values())}
@@ -114,6 +114,18 @@ def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, .
     whole = replace(ordered[0], rows=tuple(rows.values()), families=tuple(shipped), faults=())
     known = {row for each in before for row in each.rows}
     return whole, len(set(rows.values()) - known), tuple(left_out)
+
+
+def _whole(path: Path) -> Table:
+    """A table that is about to be replaced: what cannot be read of it would be lost."""
+    found = _checked(files.read_bytes(path, "table", error=TableError), str(path))
+    if found.faults:
+        first = found.faults[0]
+        raise TableError(
+            f"{path}: {first.where} cannot be read and would be lost: {first.found}: upgrade triton-tuner, or write "
+            "into another folder"
+        )
+    return found
 
 
 def _checked(content: bytes, name: str) -> Table:
