@@ -108,6 +108,17 @@ def test_what_only_our_kernel_can_do_is_replaced_by_the_fastest_that_theirs_can(
     assert json.loads(run("export", tmp_path, "--db", db, "--format", "vllm", "--json")[1])["replaced"] == 1
 
 
+def test_a_winner_by_another_kernel_is_replaced_by_what_theirs_was_measured_with_last(tmp_path, run, tuned):
+    older, newer = {**TILE, "num_warps": 8}, TILE
+    tuned(scaled(16), ours(older), version=2)
+    tuned(scaled(16), ours(newer), version=3)
+    db = tuned(scaled(16), Config("block_scaled_warp_specialized", BLOCK_SIZE_M=64, num_warps=4), version=1)
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--format", "vllm")
+    (path,) = (tmp_path / "out").iterdir()
+    assert (code, json.loads(path.read_text())) == (0, {"16": newer})
+    assert err.startswith("1 row in the fastest config measured that their kernel can run")
+
+
 def test_what_nobody_measured_in_a_way_they_can_run_is_left_out_and_said(tmp_path, run, tuned):
     tuned(scaled(16), ours(TILE, LOADS="tma"))
     db = tuned(scaled(64), ours(TILE))

@@ -138,15 +138,18 @@ def measured_in(store: Store) -> Measured:
     def configs(device: Device, row: Row) -> list[Config]:
         asked = TrialFilter(device.slug, row.problem.shape, KERNEL, State.COMPLETE)
         fitting = [
-            (trial.outcome.median_us or 0.0, trial.config)
+            trial
             for trial in store.trials(asked)
             if trial.problem == row.problem
-            and trial.kernel_version == row.kernel_version
             and trial.run in runs  # a damaged one is left out
             and runs[trial.run].environment == row.made.environment
             and runs[trial.run].protocol == row.made.protocol
         ]
-        return [config for _, config in sorted(fitting)]
+        # A winner by another kernel has that one's version.
+        newest = max((trial.kernel_version for trial in fitting), default=0)
+        version = row.kernel_version if row.config.kernel == KERNEL else newest
+        timed = ((trial.outcome.median_us or 0.0, trial.config) for trial in fitting if trial.kernel_version == version)
+        return [config for _, config in sorted(timed)]
 
     return configs
 
