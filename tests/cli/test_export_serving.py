@@ -31,7 +31,7 @@ def _no_kernel_is_installed(install) -> None:
     install()
 
 
-def scaled(m: int, n: int = 2112, k: int = 7168, **parts: str) -> Problem:
+def scaled(m: int, n: int = 2112, k: int = 7168, **parts: str | bool) -> Problem:
     return Problem(m, n, k, **{"dtype": "float8_e4m3fn", "layout": "nt", "scaling": "block", **parts})
 
 
@@ -158,6 +158,18 @@ def test_of_two_output_dtypes_bfloat16_is_the_one(tmp_path, run, tuned):
     run("export", tmp_path / "out", "--db", db, "--format", "vllm")
     (path,) = (tmp_path / "out").iterdir()
     assert json.loads(path.read_text()) == {"16": TILE}
+
+
+def test_of_an_invariant_problem_and_the_plain_one_the_plain_one_ships(tmp_path, run, tuned):
+    slower, faster = {**TILE, "num_warps": 8}, TILE
+    for m in (16, 64, 128):
+        tuned(scaled(m, invariant=True), ours(slower))
+        tuned(scaled(m), ours(faster))
+    for m in (16, 64, 256):
+        db = tuned(scaled(m, invariant=True), ours(slower))
+    assert run("export", tmp_path / "out", "--db", db, "--format", "vllm")[0] == 0
+    (path,) = (tmp_path / "out").iterdir()
+    assert json.loads(path.read_text()) == {"16": faster, "64": faster, "128": faster, "256": slower}
 
 
 def test_a_package_of_other_formats_is_wrong_usage(tmp_path, run, tuned):

@@ -81,7 +81,10 @@ class Selection:
 
 
 def select(tables: Iterable[Table], measured: Measured) -> Selection:
-    """Choose what ships. Of one shape with several output dtypes the row of bfloat16 does.
+    """Choose what ships.
+
+    Of one shape with several output dtypes the row of bfloat16 does. An invariant problem's row, which may be slower,
+    does where there is no other.
 
     Args:
         tables: what ships otherwise.
@@ -156,4 +159,4 @@ def measured_in(store: Store) -> Measured:
 
 def _preference(row: Row) -> tuple[object, ...]:
     problem = row.problem  # the names of dtypes sort as they are wanted: bfloat16, float16, float32
-    return problem.n, problem.k, problem.m, problem.out_dtype, not problem.aligned
+    return problem.n, problem.k, problem.m, problem.invariant, problem.out_dtype, not problem.aligned
