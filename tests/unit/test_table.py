@@ -44,6 +44,14 @@ def test_a_written_table_reads_back_as_it_was(tmp_path, make_row, make_table):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # no temporary file is left
 
 
+def test_a_ratio_that_four_digits_behind_the_point_do_not_show_is_read_back(make_row, make_table):
+    """The interpreter takes minutes for what takes torch a millisecond."""
+    text = make_table(dataclasses.replace(make_row(64), vs_default=0.33333, vs_vendor=2.5449e-6)).dumps()
+    found = table.loads(text, "table")
+    assert [(row.vs_default, row.vs_vendor) for row in found.rows] == [(0.3333, 2.5e-6)]
+    assert (found.faults, found.dumps()) == ((), text)
+
+
 def test_the_order_of_rows_and_the_date_change_neither_rows_nor_digest(make_row, make_table):
     rows = [make_row(m, made=made) for m, made in ((256, NEWER), (16, NEWER), (64, make_row().made))]
     one, other = make_table(*rows), dataclasses.replace(make_table(*reversed(rows)), date="2027-01-01T00:00:00Z")

@@ -75,9 +75,9 @@ class Row:
         return {name: problem[name] for name in PROBLEM} | {
             "kernel": self.config.kernel,
             "config": dict(self.config),
-            "median_us": round(self.median_us, 4),
-            "vs_default": None if self.vs_default is None else round(self.vs_default, 4),
-            "vs_vendor": None if self.vs_vendor is None else round(self.vs_vendor, 4),
+            "median_us": _rounded(self.median_us),
+            "vs_default": None if self.vs_default is None else _rounded(self.vs_default),
+            "vs_vendor": None if self.vs_vendor is None else _rounded(self.vs_vendor),
             "ties": self.ties,
             "environment": environment,
         }
@@ -132,6 +132,11 @@ def positive(value: Any, name: str, *, optional: bool = False) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be a positive number, got {value!r:.60}")
     return float(value)
+
+
+def _rounded(figure: float) -> float:
+    """A figure with four digits behind the point; a smaller one, as of the interpreter, with two digits of its own."""
+    return round(figure, 4) or float(f"{figure:.2g}")
 
 
 def reason(e: Exception) -> str:
