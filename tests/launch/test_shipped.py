@@ -172,6 +172,13 @@ def test_ranges_that_cannot_be_read_are_one_warning(make_stub, copy, ranges):
     assert report.stderr.count("export it again with --with-kernels") == 1
 
 
+def test_kernels_whose_keys_are_none_are_compiled_instead(make_stub, copy):
+    path, kernels = copy
+    index = json.loads((kernels / "index.json").read_text())
+    edit_index(kernels, kernels=[{**entry, "key": []} for entry in index["kernels"]])
+    assert serve(make_stub(), path, next(iter(WINNERS))).printed["compiled"] == 1
+
+
 @pytest.mark.parametrize("index", ["", "{}", '{"format": "triton-tuner kernels", "version": 3}'])
 def test_an_index_that_cannot_be_read_is_one_warning(make_stub, copy, index):
     path, kernels = copy

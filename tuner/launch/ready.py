@@ -190,7 +190,7 @@ def _is_made_for(index: Mapping[str, Any], device: Device, sources: Callable[[],
     backend, arch = [*index["target"], "", ""][:2]
     if not index.get("sources") or (backend, f"sm_{arch}") != ("cuda", device.arch) or index["sources"] != sources():
         return False
-    return all(isinstance(each, dict) and "key" in each for each in index["kernels"])
+    return all(isinstance(each, dict) and isinstance(each.get("key"), str) for each in index["kernels"])
 
 
 def described(problem: Problem, config: Config, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
