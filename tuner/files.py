@@ -113,6 +113,19 @@ def write_texts(texts: Mapping[Path, str], *, error: type[TunerError] = TunerErr
         raise error(f"cannot write {writing}: {_why(e)}: name another place") from e
 
 
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Wait for the other processes that hold a folder so, and hold it; a file system may have no locks of folders."""
+    import fcntl
+
+    with ExitStack() as held:
+        with suppress(OSError):
+            opened = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, opened)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
 def make_folder(directory: Path) -> None:
     """Make a folder to write into, and those above it, where they are missing.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.gemm.pointer import spec as pointer  # these tests compile
 from tuner.lookup.row import Row
 from tuner.problem import Problem
+from tuner.tables.binaries import CompiledEntry, Written, write_entries
 
 H200 = KNOWN["sm_90"]
 WON = Config(
@@ -59,6 +62,20 @@ def test_kernels_are_written_beside_the_table_and_the_package_data_names_them(ex
     names = {f"{digest}.{suffix}" for entry in index["kernels"] for suffix, digest in entry["files"].items()}
     assert {file.name for file in folder.iterdir()} == names | {"index.json"}
     assert written["bytes"] == sum((folder / name).stat().st_size for name in names)
+
+
+def test_exports_into_one_folder_at_the_same_time_leave_the_files_of_one_of_them(tmp_path):
+    def write(number: int) -> Written:
+        contents = {"json": f"{number}".encode(), "cubin": f"{number}".encode() * 10_000}
+        digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
+        entry = CompiledEntry({"key": str(number), "files": digests}, contents)
+        return write_entries(tmp_path, {str(number): entry}, "3.7.1", ["cuda", 90, 32])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [one.kernels for one in threads.map(write, range(200))] == [1] * 200
+    (entry,) = json.loads((tmp_path / "index.json").read_text())["kernels"]
+    names = {f"{digest}.{suffix}" for suffix, digest in entry["files"].items()}
+    assert {file.name for file in tmp_path.iterdir()} == names | {"index.json"}
 
 
 def test_rows_that_a_lookup_refuses_have_no_kernels_and_are_told(export, tmp_path, make_database, make_row):

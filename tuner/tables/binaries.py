@@ -243,16 +243,21 @@ def write_entries(
     contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
     files.make_folder(folder)
     try:
-        for name, content in sorted(contents.items()):
-            with files.replacing(folder / name) as temporary:
-                temporary.write_bytes(content)
-        files.write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", error=TableError)
-        for old in folder.iterdir():
-            if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in {
-                *contents,
-                INDEX,
-            }:
-                old.unlink()
+        with files.sole_writer(folder):  # who removes what is not its own would take away another's
+            _replace_all(folder, contents, document)
     except OSError as e:
         raise TableError(f"cannot write {folder}: {e.strerror or e}") from e
     return Written(folder, frozenset(made), sum(map(len, contents.values())))
+
+
+def _replace_all(folder: Path, contents: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
+    for name, content in sorted(contents.items()):
+        with files.replacing(folder / name) as temporary:
+            temporary.write_bytes(content)
+    files.write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", error=TableError)
+    for old in folder.iterdir():
+        if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in {
+            *contents,
+            INDEX,
+        }:
+            old.unlink()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import lzma
 import os
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,24 +76,13 @@ def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
         for each in read:
             found.setdefault(each.file_name, []).append(each)
     files.make_folder(folder)
-    with _sole_writer(folder):
+    with files.sole_writer(folder):  # each writes what it read there and its own, so two would lose rows
         united = [_united(tables, folder) for _, tables in sorted(found.items())]
         files.write_texts({folder / whole.file_name: whole.dumps() for whole, _, _ in united}, error=TableError)
     return [
         Brought(folder / whole.file_name, len(whole.rows), len(whole.families), new, left_out)
         for whole, new, left_out in united
     ]
-
-
-@contextmanager
-def _sole_writer(folder: Path) -> Iterator[None]:
-    """Wait for the other imports into a folder: each writes what it read there and its own, so two would lose rows."""
-    with ExitStack() as held:
-        with suppress(OSError):  # a file system without locks of folders: a rename keeps each file whole
-            opened = os.open(folder, os.O_RDONLY)
-            held.callback(os.close, opened)
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
 
 
 def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, ...]]:
