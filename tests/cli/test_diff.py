@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -209,3 +213,19 @@ def test_two_tables_of_one_op_and_device_are_one_line_that_says_how_to_unite_the
         )
     assert run("import", one.parent, "--out", tmp_path / "united")[0] == 0
     assert "1 only in B; 0 changed" in run("diff", one, tmp_path / "united")[1]
+
+
+def test_a_command_without_db_does_not_advise_it_of_another_programs_database(write, make_row, tmp_path):
+    table, foreign = write("a", make_row(16)), tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection, connection:
+        connection.execute("CREATE TABLE x (a)")
+    for code, command in (
+        (2, ["diff", table, foreign]),
+        (1, ["verify", foreign]),
+        (1, ["warm", foreign]),
+    ):
+        typed = [sys.executable, "-m", "tuner", *map(str, command)]
+        done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
+        said = done.stdout + done.stderr
+        assert (done.returncode, "it has the tables x): name another" in said) == (code, True), said
+        assert "--db" not in said

@@ -98,6 +98,8 @@ def test_winners_as_json_hold_their_evidence(document):
         (["trials", "--problem", "m=16,layout=nn"], 0),
         (["problems", "--problem", "layout=nt"], 1),
         (["problems", "--problem", "layout=5,aligned=5"], 0),
+        (["winners", "--shape", "1024x1024x1024", "--problem", "dtype=bf16"], 0),
+        (["problems", "--shape", "16x4096x4096", "--problem", "dtype=bf16", "--problem", "layout=nt"], 1),
         (["winners", "--kernel", "split_k"], 0),
         (["winners", "--device", H200, "--limit", "1"], 1),
         (["trials"], 12),
@@ -223,3 +225,14 @@ def test_help_does_not_load_the_database():
     code += "print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert not {"sqlalchemy", "alembic", "rich", "torch", "triton"} & set(done.stdout.splitlines()[-1].split())
+
+
+def test_of_two_shapes_or_two_values_of_one_name_none_is_dropped(database):
+    for noun in ("winners", "trials", "problems"):
+        for filters, said in (
+            (["--shape", "1x1x1", "--shape", "16x4096x4096"], "1x1x1 and 16x4096x4096: no problem has both"),
+            (["--problem", "M=1", "--problem", "M=16"], "'M=1,M=16': M is there twice"),
+        ):
+            command = [sys.executable, "-m", "tuner", "show", noun, *filters, "--db", str(database)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done.stderr

@@ -15,6 +15,8 @@ from tuner.problem.generic_key import Extra
 from tuner.store.records import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tuner.problem.family import Family, Range
     from tuner.store.listing import TrialRow
     from tuner.store.store import Store
@@ -31,7 +33,12 @@ def show() -> None:
 
 _device_option = click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
 _shape_option = click.option(
-    "--shape", "--problem", "shape", metavar="MxNxK|N=1024", help="Of this shape, or of these values of a key, only."
+    "--shape",
+    "--problem",
+    "filters",
+    multiple=True,
+    metavar="MxNxK|N=1024",
+    help="Of this shape, or of these values of a key, only; of several, all must hold.",
 )
 _kernel_option = click.option("--kernel", metavar="NAME", help="Of this kernel only.")
 _limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help="At most so many.")
@@ -45,12 +52,18 @@ _limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help=
 @_limit_option
 @options.json_option
 def winners(
-    *, db: str | None, device: str | None, shape: str | None, kernel: str | None, limit: int | None, as_json: bool
+    *,
+    db: str | None,
+    device: str | None,
+    filters: tuple[str, ...],
+    kernel: str | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """The current winner of each problem, by device."""
     from tuner.lookup import families
 
-    wanted, key = _problems_of(shape)
+    wanted, key = _problems_of(filters)
     with options.open_store(db, device) as store:
         decided = store.families(device_slug=device)
         listed = [
@@ -95,7 +108,7 @@ def trials(
     *,
     db: str | None,
     device: str | None,
-    shape: str | None,
+    filters: tuple[str, ...],
     kernel: str | None,
     state: str | None,
     limit: int | None,
@@ -104,7 +117,7 @@ def trials(
     """Every config that was measured, the newest first."""
     from tuner.store.listing import TrialFilter
 
-    wanted, key = _problems_of(shape)
+    wanted, key = _problems_of(filters)
     asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
     with options.open_store(db, device) as store:
         listed = store.trials(asked, limit=_newest(limit, as_json=as_json))
@@ -170,9 +183,9 @@ def devices(*, db: str | None, as_json: bool) -> None:
 @_shape_option
 @_limit_option
 @options.json_option
-def problems(*, db: str | None, device: str | None, shape: str | None, limit: int | None, as_json: bool) -> None:
+def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
-    wanted, key = _problems_of(shape)
+    wanted, key = _problems_of(filters)
     with options.open_store(db, device) as store:
         listed = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
         empty = _NONE_MATCH if not listed and store.problems(limit=1) else "no problems: `tuner run` tries some"
@@ -238,15 +251,16 @@ def _trial_cells(row: TrialRow) -> tuple[str, ...]:
     )
 
 
-def _problems_of(filter_text: str | None) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
-    """Return the shape, or the values of a key, that `--shape` or `--problem` asks for."""
-    if filter_text is None:
-        return None, ()
-    if "=" in filter_text:
-        return None, text.key_values(filter_text)
-    if "x" not in filter_text.lower():
-        raise UsageError(f"{filter_text!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
-    return parse_shape(filter_text), ()
+def _problems_of(filters: Sequence[str]) -> tuple[tuple[int, int, int] | None, tuple[tuple[str, Extra], ...]]:
+    """Return the shape and the values of a key that each `--shape` and `--problem` asks for."""
+    keys = [each for each in filters if "=" in each]
+    shapes = [each for each in filters if "=" not in each]
+    for each in shapes:
+        if "x" not in each.lower():
+            raise UsageError(f"{each!r}: expected a shape, 4096x4096x1024, or values of a key, N=1024,dtype=bf16")
+    if len(shapes) > 1:
+        raise UsageError(f"{shapes[0]} and {shapes[1]}: no problem has both: show one shape at a time")
+    return (parse_shape(shapes[0]) if shapes else None), (text.key_values(",".join(keys)) if keys else ())
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:

@@ -290,9 +290,8 @@ def _state(path: Path) -> tuple[int, int, bool]:
 def _check_revision(connection: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not {"alembic_version", "winner"} <= tables:  # others use Alembic, too
-        raise TableError(
-            f"{path} is not a database of triton-tuner (it has the tables {', '.join(sorted(tables)[:5]) or 'none'})"
-        )
+        there = ", ".join(sorted(tables)[:5]) or "none"
+        raise TableError(f"{path} is not a database of triton-tuner (it has the tables {there}): name another")
     (found,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("",)
     revision = found if isinstance(found, str) else repr(found)
     shown = (revision if revision.isalnum() else repr(revision)[:40]) if revision else "none"

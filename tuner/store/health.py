@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, select
 
 from tuner.store import models, schema, spool
 from tuner.store.column_values import StrayValue
-from tuner.store.engine import Database, locate, opened, writing
+from tuner.store.engine import ANOTHER, Database, locate, opened, writing
 from tuner.store.rows import check_row
 from tuner.store.writer_lock import lock_file
 
@@ -39,17 +39,18 @@ class Health:
     complaints: tuple[str, ...]
 
 
-def check(location: str | None = None) -> Health:
+def check(location: str | None = None, *, another: str = ANOTHER) -> Health:
     """Read a database through and say what is wrong with it; only what a run left for a server is written.
 
     Args:
         location: a path or a URL; None means `$TUNER_DB`, else the user data folder.
+        another: how a message says to name another one, where no `--db` named this.
 
     Raises:
         StoreError: it is missing, or so damaged that it cannot be read.
         SchemaError: it is no database of triton-tuner.
     """
-    with _reading(location) as (connection, database):
+    with _reading(location, another) as (connection, database):
         pages = _damage(connection) if database.path is not None else []
         found = schema.revision(connection, database)
         if found == schema.HEAD:
@@ -91,9 +92,9 @@ def try_writing(location: str | None = None) -> None:
 
 
 @contextmanager
-def _reading(location: str | None) -> Iterator[tuple[Connection, Database]]:
+def _reading(location: str | None, another: str = ANOTHER) -> Iterator[tuple[Connection, Database]]:
     """A connection to a database at any revision."""
-    database = locate(location)
+    database = locate(location, another=another)
     with opened(database, read_only=True) as engine, engine.connect() as connection:
         yield connection, database
 

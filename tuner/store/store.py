@@ -17,7 +17,17 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store import claims, families, models, rows, runs, schema, spool
 from tuner.store import winners as verdicts
-from tuner.store.engine import BUSY_TIMEOUT_S, Database, faults, file_id, locate, open_engine, settle_journal, writing
+from tuner.store.engine import (
+    ANOTHER,
+    BUSY_TIMEOUT_S,
+    Database,
+    faults,
+    file_id,
+    locate,
+    open_engine,
+    settle_journal,
+    writing,
+)
 from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
 from tuner.store.outage import OutageBuffer
@@ -61,7 +71,12 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @classmethod
     def open(
-        cls, location: str | Path | None = None, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S
+        cls,
+        location: str | Path | None = None,
+        *,
+        read_only: bool = False,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        another: str = ANOTHER,
     ) -> Store:
         """Open a database; a missing or empty one is made and brought to the newest schema.
 
@@ -69,12 +84,13 @@ class Store(Listings, AbstractContextManager["Store"]):
             location: a path or a URL; None means `$TUNER_DB`, else the user data folder.
             read_only: never write, not even the schema.
             busy_timeout_s: how long to wait for another process's lock on a SQLite file, seconds.
+            another: how a message says to name another one, where no `--db` named this.
 
         Raises:
             SchemaError: its schema is behind (the message holds the command), ahead, or somebody else's.
             StoreError: it cannot be opened; it is as it was.
         """
-        database = locate(location)
+        database = locate(location, another=another)
         with faults(database):
             engine = open_engine(database, read_only=read_only, timeout_s=busy_timeout_s)
             try:

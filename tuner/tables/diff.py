@@ -209,6 +209,6 @@ def _of_database(where: str) -> list[Table]:
     from tuner.store.store import Store
     from tuner.tables.export import select
 
-    with Store.open(where, read_only=True) as store:
+    with Store.open(where, read_only=True, another="name another") as store:
         found = select(store.winners(), store.families()).tables
     return sorted(found, key=lambda one: (one.op, one.device.slug))

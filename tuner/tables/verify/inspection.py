@@ -152,7 +152,7 @@ def _of_database(where: str, path: Path | None) -> Inspection:
     label = where.partition("://")[0]  # no more of it: it may hold a password
     try:
         label = locate(where).label
-        found = health.check(where)
+        found = health.check(where, another="name another")
     except (StoreError, SQLAlchemyError, UnicodeDecodeError) as e:  # the last two where the schema itself is damaged
         return _result(label, "database", [], [_unreadable(label, str(e), "a database that tuner run wrote")])
     findings = [
@@ -187,7 +187,7 @@ def _winners_of_server(where: str) -> list[tuple[Device, Winners]]:
     from tuner.tables.export import row_of
 
     by_device: dict[Device, list[Row]] = {}
-    with Store.open(where, read_only=True) as store:
+    with Store.open(where, read_only=True, another="name another") as store:
         for winner in store.winners():
             by_device.setdefault(winner.device, []).append(row_of(winner))
         decided = store.families()
