@@ -142,6 +142,11 @@ def test_a_device_that_only_a_database_knows_can_be_named(run, tmp_path, make_da
         (["64x512x256", "--layout", "zz"], "unknown layout"),
         (["64x512x256", "--device", "tpu"], "unknown device"),
         ([], "expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem"),
+        (
+            ["--kernel", "softmax", "--problem", "M=4,N=8", "--problem", "M=4,N=9"],
+            "found --kernel softmax, --problem M=4,N=8, --problem M=4,N=9: expected one problem alone: a shape, ",
+        ),
+        (["64x512x256", "--kernel", "softmax"], "found 64x512x256, --kernel softmax: expected one problem alone: "),
     ],
 )
 def test_wrong_usage_exits_2_and_says_what_is_wrong(run, arguments, words):

@@ -49,6 +49,7 @@ def expected(args):
     return args["x_ptr"].double() * args["factor"]
 
 plain = triton.jit(scale_rows.base_fn)
+auto = triton.heuristics({})(triton.autotune([triton.Config({"BLOCK": 16})], key=["N"])(plain))
 
 if __name__ == "__main__":
     found = []
@@ -244,6 +245,14 @@ def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_js
             "--layout is for problems by --shape: type it in --problem, M=8,N=64,K=64,layout=nt for instance",
         ),
         (["--kernel", "mine:plain", "--problem", "N=8"], "mine:plain is no kernel under tuner.tuned: put @tuner.tu"),
+        (
+            ["--kernel", "mine:auto", "--problem", "N=8"],
+            "mine:auto is under triton.autotune: write @tuner.tuned(...) in its place; or, to leave it as it is, type ",
+        ),
+        (
+            ["--kernel", "my_lib-auto", "--problem", "N=8"],
+            "no installed kernel is called 'my_lib-auto': an adopted library's kernel is launched by its captured",
+        ),
         (["--kernel", "mine:absent", "--problem", "N=8"], "mine has no 'absent': expected the name of a kernel in it"),
         (["--kernel", "absent", "--problem", "N=8"], "no installed kernel is called 'absent': expected my_pkg.my_mo"),
         (

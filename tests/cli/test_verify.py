@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,6 +22,7 @@ from tuner.kernel.config import Config
 from tuner.lookup import sources
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
+from tuner.problem import Problem
 from tuner.sweep import finals
 from tuner.tables.verify import lint
 
@@ -76,6 +79,20 @@ def test_an_op_that_nobody_serves_is_one_error_a_table(found, won, make_table):
     findings = found(row, edit=lambda _: Table("conv", H200, "2026-01-31T12:00:00Z", (row, won(16, op="conv"))).dumps())
     assert "op 'conv', 2 rows" in findings["error", "op"]["found"]
     assert ("error", "kernel") not in findings
+
+
+def test_of_an_adopted_librarys_table_it_is_said_that_its_captured_calls_are_tuned(make_row, make_table, tmp_path):
+    pytest.importorskip("triton")
+    row = dataclasses.replace(
+        make_row(), problem=Problem.keyed("my_lib-scale", {"n": 7}), config=Config("my_lib-scale", B=16)
+    )
+    table = make_table(row, op="my_lib-scale", device=INTERPRETER).write(tmp_path)
+    for command in (["verify", table], ["retime", table, "--device", "interpreter"]):
+        typed = [sys.executable, "-m", "tuner", *map(str, command)]
+        done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
+        said = done.stdout + done.stderr
+        assert (done.returncode, "captured calls alone: tuner run --captured DIR" in said) == (1, True), said
+        assert "--kernel MODULE:NAME" not in said
 
 
 def test_a_config_that_cannot_run_on_the_tables_device_is_an_error(found, won):

@@ -28,21 +28,27 @@ if TYPE_CHECKING:
 NOTICE_S = 10.0
 LIMIT_S = 60.0
 """The same as for a worker: `tuner.sweep.child.IMPORT_LIMIT_S`."""
+_EXPECTED = "expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
+_KERNEL = "A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op"
+_PROBLEM = "A problem by the names of --kernel's key (of an op: a suite's columns)"
 
 kernel_option = click.option(
     "--kernel",
     "kernels",
     multiple=True,
     metavar="MODULE:NAME",
-    help="A kernel under tuner.tuned, my_pkg.my_module:my_kernel or FILE.py:NAME, or an op; may be repeated.",
+    help=f"{_KERNEL}; may be repeated.",
 )
 problem_option = click.option(
     "--problem",
     "problems",
     multiple=True,
     metavar="M=4096,N=1024",
-    help="A problem by the names of --kernel's key (of an op: a suite's columns); may be repeated.",
+    help=f"{_PROBLEM}; may be repeated.",
 )
+# Of these a command takes one. They are `multiple` so that it can say so: click would take the last without a word.
+one_kernel_option = click.option("--kernel", "kernels", multiple=True, metavar="MODULE:NAME", help=f"{_KERNEL}.")
+one_problem_option = click.option("--problem", "problems", multiple=True, metavar="M=4096,N=1024", help=f"{_PROBLEM}.")
 
 
 def typed_dtype(ctx: click.Context) -> str | None:
@@ -61,20 +67,34 @@ def find(name: str) -> KernelSpec:
             named = [each for each in registry.specs().values() if each.origin == name]
             spec = named[0] if len(named) == 1 else None
         if spec is None:
-            raise UsageError(f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit")
+            raise UsageError(_not_tuned(name, loaded))
     else:
         specs = [spec for (op, _), spec in registry.specs().items() if op == name]
         if not specs:
             if ops := sorted({op for op, kernel in registry.specs() if kernel == name}):
                 raise UsageError(f"{name} is one kernel of {ops[0]}: type --kernel {ops[0]}, whose kernels compete")
-            raise UsageError(
-                f"no installed kernel is called {name!r}: expected my_pkg.my_module:my_kernel, FILE.py:NAME or an op"
-            )
+            expected = registry.CAPTURED if registry.is_of_library(name) else _EXPECTED
+            raise UsageError(f"no installed kernel is called {name!r}: {expected}")
         spec = specs[0]
         if spec.origin and len(specs) > 1:
             origins = " or ".join(f"--kernel {each.origin}" for each in specs)
             raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
+
+
+def _not_tuned(name: str, loaded: object) -> str:
+    """Say of what is no kernel of ours how it becomes one."""
+    from tuner.launch import compat
+
+    below = loaded
+    while below is not None and not isinstance(below, compat.Autotuner):
+        below = getattr(below, "fn", None)
+    if below is None:
+        return f"{name} is no kernel under tuner.tuned: put @tuner.tuned(...) above its @triton.jit"
+    return (
+        f"{name} is under triton.autotune: write @tuner.tuned(...) in its place; or, to leave it as it is, type "
+        "tuner capture --adopt PACKAGE --out calls -- COMMAND, then tuner run --captured calls"
+    )
 
 
 @contextlib.contextmanager

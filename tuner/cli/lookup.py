@@ -21,8 +21,8 @@ from tuner.problem import Problem, parse_shape
 
 @click.command()
 @click.argument("shape", metavar="[MxNxK]", required=False)
-@kernel_options.kernel_option
-@kernel_options.problem_option
+@kernel_options.one_kernel_option
+@kernel_options.one_problem_option
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
@@ -66,7 +66,12 @@ def lookup(
         spec = kernel_options.find(kernels[0])
         problem = kernel_options.problem_of(spec, problems[0], dtype=kernel_options.typed_dtype(ctx))
     else:
-        raise UsageError("expected a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024")
+        found = [shape] if shape is not None else []
+        found += [f"--kernel {each}" for each in kernels] + [f"--problem {each}" for each in problems]
+        expected = "a shape, 4096x4096x1024, or --kernel MODULE:NAME with --problem M=4096,N=1024"
+        raise UsageError(
+            f"found {', '.join(found)}: expected one problem alone: {expected}" if found else f"expected {expected}"
+        )
     if db is not None:
         use(db)
     device = _this_device() if slug is None else _device(slug)

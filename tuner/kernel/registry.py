@@ -24,10 +24,20 @@ if TYPE_CHECKING:
     from tuner.kernel import KernelSpec
 
 GROUP = "tuner.kernels"
+CAPTURED = "an adopted library's kernel is launched by its captured calls alone: tuner run --captured DIR"
+"""What to type for an op that `is_of_library`."""
 _added: dict[tuple[str, str, str], KernelSpec] = {}
 """Kernels added in this process by op, name and origin: two packages may give theirs one name."""
 _lost: list[str] = []
 _log = logging.getLogger(__name__)
+
+
+def is_of_library(op: str) -> bool:
+    """Return whether an op that no installed kernel has is named as those of adopted libraries are, `fla-ops-kernel`.
+
+    `tuner.adopt.kernel.op_of` writes a "-" for each dot.
+    """
+    return "-" in op
 
 
 @functools.cache
@@ -122,7 +132,8 @@ def find(op: str, name: str, source: str = "") -> KernelSpec:
     spec = named.get((op, name)) or of(op).get(name)
     if spec is None:
         known = ", ".join(sorted(of(op))) or "none"
-        raise KernelError(f"no kernel {name!r} of op {op!r} is installed: known are {known}")
+        expected = CAPTURED if is_of_library(op) else f"known are {known}"
+        raise KernelError(f"no kernel {name!r} of op {op!r} is installed: {expected}")
     return spec
 
 

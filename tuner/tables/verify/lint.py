@@ -121,6 +121,8 @@ def _configs(subject: Subject) -> Iterator[Finding]:
         rows = "1 row" if len(table.rows) == 1 else f"{len(table.rows)} rows"
         found = f"op {table.op!r}, {rows}: no installed kernel serves it"
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
+        if registry.is_of_library(table.op):
+            advice = f"leave this table out: {registry.CAPTURED}"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     laddered = {family.problem for family in table.families}
