@@ -112,6 +112,14 @@ def test_an_interrupt_exits_130(failing):
     assert said.strip() == "interrupted"
 
 
+def test_an_interrupt_while_the_command_line_is_imported_exits_130(tmp_path):
+    pressed = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+    (tmp_path / "click.py").write_text(pressed)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = run("--version", env=os.environ | {"PYTHONPATH": path})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing, number):
     def unheard() -> ImportError:

@@ -135,7 +135,8 @@ def closing_table(report: Report) -> None:
         if ended.winner is not None
     ]
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
-        print_table(("problem", "winner", *FIGURES), rows, empty="no problem has a winner")
+        whose = "problem that was begun" if _kept(report) else "problem"  # of others winners may be known
+        print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
     if report.interrupted or report.is_spent:
         click.echo(_left(report), err=True)
 
@@ -146,9 +147,13 @@ def _left(report: Report) -> str:
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    kept = len(report.untried) - len(report.untuned)
-    others = f", {kept} not begun have one" if kept else ""
+    others = f", {kept} with one not begun" if (kept := _kept(report)) else ""
     return f"{why}: {quantity(report.undecided_count, 'problem')} without a winner{others}; {further}"
+
+
+def _kept(report: Report) -> int:
+    """How many problems have a winner of an earlier run and were not begun."""
+    return len(report.untried) - len(report.untuned)
 
 
 def report_json(report: Report) -> dict[str, Any]:
