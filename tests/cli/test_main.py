@@ -57,6 +57,13 @@ def test_an_error_is_one_line_whatever_its_message_cites(failing, kind, text):
     assert said.count("\n") == len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize("group", ["show", "db"])
+def test_the_help_of_a_group_has_a_whole_sentence_for_each_command(group):
+    lines = run(group, "--help").stdout.partition("Commands:")[2].strip().splitlines()
+    assert lines
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_arguments_of_several_lines_are_one_line_of_an_error():
     for arguments in (
         ["--bad\noption"],

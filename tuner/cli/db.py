@@ -19,7 +19,10 @@ def db() -> None:
 @options.db_option
 @options.json_option
 def upgrade(db: str | None, as_json: bool) -> None:
-    """Bring the database to this version's schema; one that has rows is copied first."""
+    """Bring the database to this version's schema.
+
+    One that has rows is copied first.
+    """
     from tuner.store import schema
 
     done = schema.upgrade(db)
@@ -37,7 +40,7 @@ def upgrade(db: str | None, as_json: bool) -> None:
 @options.db_option
 @options.json_option
 def current(db: str | None, as_json: bool) -> None:
-    """Print the database's revision and the one this version needs."""
+    """Print its revision and the one that this version needs."""
     from tuner.store import health, schema
 
     location, revision = health.current(db)
@@ -51,7 +54,10 @@ def current(db: str | None, as_json: bool) -> None:
 @options.db_option
 @options.json_option
 def check(db: str | None, as_json: bool) -> int:
-    """Check pages, references, revision and schema; exit 1 when something is wrong."""
+    """Check pages, references, revision and schema.
+
+    Exits 1 when something is wrong.
+    """
     from tuner.store import health
 
     health_report = health.check(db)
@@ -68,7 +74,10 @@ def check(db: str | None, as_json: bool) -> int:
 @options.db_option
 @options.json_option
 def backup(destination: Path | None, db: str | None, as_json: bool) -> None:
-    """Copy the database, also while a run writes to it, to DEST (a file or a folder; beside it when not given)."""
+    """Copy the database, also while a run writes to it.
+
+    DEST is a file or a folder; without it the copy lies beside the database. No file is replaced.
+    """
     from tuner.store import health
     from tuner.store.backup import backup_file
     from tuner.store.engine import locate

@@ -184,7 +184,10 @@ def devices(*, db: str | None, as_json: bool) -> None:
 @_limit_option
 @options.json_option
 def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], limit: int | None, as_json: bool) -> None:
-    """Every problem that was tried, with its trials, how many of them are COMPLETE, and its winners."""
+    """Every problem that was tried, with counts of its trials.
+
+    `complete` is how many of them are COMPLETE, `winners` how many winners it has.
+    """
     wanted, key = _problems_of(filters)
     with options.open_store(db, device) as store:
         listed = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)

@@ -119,6 +119,7 @@ def _parse(name: str, text: str, read: Read | None) -> list[tuple[Problem | Ladd
     line, header = next(rows, (0, []))
     if not header:
         raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
+    _check_header(f"{name} line {line}", header)
     columns = header if read is not None else _columns(f"{name} line {line}", header)
     listed: list[tuple[Problem | Ladder, str]] = []
     for line, cells in rows:
@@ -141,6 +142,16 @@ def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as e:
             raise SuiteError(f"{name} line {number}: not CSV: {e}") from e
         yield number, [cell.strip() for cell in cells]
+
+
+def _check_header(where: str, header: list[str]) -> None:
+    """Refuse what spreadsheets write in some countries, and a column whose values another would replace."""
+    for mark, called in {";": "semicolons", "\t": "tabs"}.items():
+        if len(header) == 1 and mark in header[0]:
+            raise SuiteError(f"{where}: found {called} between the columns, expected commas: save it with commas")
+    for column in header:
+        if header.count(column) > 1:
+            raise SuiteError(f"{where}: the column {column!r} is there twice")
 
 
 def _columns(where: str, header: list[str]) -> list[str]:
