@@ -3,6 +3,8 @@ import dataclasses
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -244,3 +246,32 @@ def inputs(problem):
     grid = lambda meta: (triton.cdiv(meta["N"], meta["BLOCK"]),)
     return tuner.Arguments(grid, (x, torch.empty_like(x), x.numel()), outputs=["y_ptr"])
 """
+
+
+IMPATIENT = """
+import os, signal, threading, time
+from tuner.hardware.device import KNOWN
+from tuner.sweep.compile_pool import CompilePool
+
+def press():
+    for _ in range(3):
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with CompilePool(KNOWN["sm_90"], workers=1):
+            threading.Thread(target=press).start()
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        print("ended")
+"""
+
+
+def test_ctrl_c_again_while_children_still_start_ends_them_without_a_traceback(tmp_path):
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "impatient.py")], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")

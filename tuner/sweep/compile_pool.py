@@ -138,9 +138,10 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._pool = self._starter.submit(self._start)
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
-        self._starter.shutdown()
-        self._scratch.cleanup()
+        with process.interrupts_held():  # children that still start take seconds to end
+            self._stop()
+            self._starter.shutdown()
+            self._scratch.cleanup()
 
     @property
     def compiled(self) -> int:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -37,6 +38,26 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM wait for the end of the block: what is half ended would end in tracebacks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    pressed: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in handlers.items() if handler is not None}  # None: no Python's
+    for number in held:
+        signal.signal(number, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    if pressed:
+        signal.raise_signal(pressed[0])
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
