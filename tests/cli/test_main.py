@@ -119,8 +119,9 @@ def test_an_interrupt_exits_130(failing):
     assert said.strip() == "interrupted"
 
 
-def test_an_interrupt_while_the_command_line_is_imported_exits_130(tmp_path):
-    pressed = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_command_line_is_imported_exits_130(tmp_path, number):
+    pressed = f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(9)\n"
     (tmp_path / "click.py").write_text(pressed)
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     done = run("--version", env=os.environ | {"PYTHONPATH": path})
