@@ -196,3 +196,32 @@ def test_json_names_the_nearest_tuned_problems_as_the_explanation_does(run, db):
     assert [problem["m"] for problem in near] == [64]
     assert "nearest tuned problems:\n  matmul 64x512x256" in run("lookup", "4096x512x256", *asked, "--explain")[1]
     assert json.loads(run("lookup", "64x512x256", *asked, "--json")[1])["nearest"] == []
+
+
+BROKEN = """
+import dataclasses
+from tuner.kernels.gemm.pointer.spec import SPEC as POINTER
+
+def supports(problem, device):
+    return problem.nothing
+
+SPEC = dataclasses.replace(POINTER, name="broken", supports=supports)
+"""
+
+
+def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it(tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    about = tmp_path / "broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[tuner.kernels]\nmatmul.broken = broken:SPEC\n")
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    command = [sys.executable, "-m", "tuner", "lookup", "16x16x16", "--device", "sm_90"]
+    own = {"PYTHONPATH": path, "TUNER_DB": str(tmp_path / "absent.db")}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "tuner: supports of the kernel matmul/broken failed: AttributeError: 'Problem' object has no attribute "
+        "'nothing': mend it, or uninstall its package\n",
+    )

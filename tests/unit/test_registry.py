@@ -86,6 +86,27 @@ def test_of_kernels_that_come_as_early_the_one_whose_config_is_faster_by_its_mod
     assert modelled(one=5.0, two=None) == "one"
 
 
+@pytest.mark.parametrize("name", ["supports", "precedence", "default_config", "estimate_us"])
+def test_what_the_code_of_a_kernel_raises_is_an_error_that_names_it(install, installed, toy, name):
+    def broken(*_: object) -> None:
+        raise TypeError("two\nlines")
+
+    other = dataclasses.replace(toy, name="other", estimate_us=lambda *_: 1.0)
+    install(installed("toys", lambda: [other, dataclasses.replace(toy, **{"estimate_us": broken, name: broken})]))
+    with pytest.raises(KernelError, match=f"^{name} of the kernel matmul/toy failed: TypeError: two"):
+        registry.default_config(Problem(64, 64, 64), H200)
+
+
+def test_a_prediction_that_is_none_counts_as_no_model(install, installed, toy):
+    install(
+        installed(
+            "toys",
+            lambda: [dataclasses.replace(toy, name=name, estimate_us=lambda *_: None) for name in ("one", "two")],
+        )
+    )
+    assert registry.default_config(Problem(64, 64, 64), H200) == toy.default_config(Problem(64, 64, 64), H200)
+
+
 def test_a_kernel_whose_entry_point_does_not_tell_is_found(install, point):
     install(point("matmul.one", "matmul/one"), point("mine", "matmul/two"))
     assert registry.find("matmul", "two").name == "two"

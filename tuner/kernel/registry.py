@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import entry_points as entries
 from tuner.entry_points import entry_points
-from tuner.errors import KernelError, one_line
+from tuner.errors import KernelError, TunerError, in_short, one_line
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -146,7 +146,7 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
     reasons: dict[str, list[str]] = {}
     able: list[KernelSpec] = []
     for name, spec in sorted(of(problem.op).items()):
-        reason = spec.unserved(problem, device)
+        reason = ask(spec, "unserved", problem, device)
         if reason is None:
             able.append(spec)
         else:
@@ -157,7 +157,7 @@ def serving(problem: Problem, device: Device) -> list[KernelSpec]:
         if problem.is_keyed and not reasons:
             why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
         raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")
-    return sorted(able, key=lambda spec: -spec.precedence(problem, device))
+    return sorted(able, key=lambda spec: -ask(spec, "precedence", problem, device))
 
 
 def default_config(problem: Problem, device: Device, without: Mapping[Config, str] | None = None) -> Config:
@@ -175,18 +175,36 @@ def default_config(problem: Problem, device: Device, without: Mapping[Config, st
     """
     able = serving(problem, device)
     if without:
-        able = [spec for spec in able if spec.default_config(problem, device) not in without]
+        able = [spec for spec in able if ask(spec, "default_config", problem, device) not in without]
     if not able:
         why = "; ".join(f"{config.kernel}: {reason}" for config, reason in (without or {}).items())
         raise KernelError(f"no kernel can be launched for {problem} on {device.name}: {why}")
     highest = able[0].precedence(problem, device)
     equals = [spec for spec in able if spec.precedence(problem, device) == highest]
-    models = [spec.estimate_us for spec in equals]
-    configs = [spec.default_config(problem, device) for spec in (equals if None not in models else equals[:1])]
+    if any(spec.estimate_us is None for spec in equals):
+        equals = equals[:1]
+    configs: list[Config] = [ask(spec, "default_config", problem, device) for spec in equals]
     if len(configs) == 1:
         return configs[0]
-    times = [model(config, problem, device) for model, config in zip(models, configs, strict=True) if model]
-    return configs[times.index(min(times))]
+    times = [ask(spec, "estimate_us", config, problem, device) for spec, config in zip(equals, configs, strict=True)]
+    return configs[0 if None in times else times.index(min(times))]
+
+
+def ask(spec: KernelSpec, name: str, *given: Any) -> Any:
+    """Call a function of a spec, for instance "supports", which a third party wrote.
+
+    Raises:
+        KernelError: it raised something else than an error of ours: its problem cannot be served, others can.
+    """
+    try:
+        return getattr(spec, name)(*given)
+    except (TunerError, MemoryError):
+        raise
+    except Exception as e:
+        whose = "supports" if name == "unserved" else name
+        raise KernelError(
+            f"{whose} of the kernel {spec.op}/{spec.name} failed: {in_short(e)}: mend it, or uninstall its package"
+        ) from e
 
 
 def forget() -> None:

@@ -95,7 +95,7 @@ def list_spaces(problem: Problem, device: Device, *, estimated: bool = False) ->
     for spec in specs:
         if (reason := spec.unmeasurable(problem)) is not None:
             raise KernelError(reason)
-    listed = [(spec, config) for spec in specs for config in spec.space(problem, device).configs()]
+    listed = [(spec, config) for spec in specs for config in registry.ask(spec, "space", problem, device).configs()]
     return Listing(
         [config for _, config in listed],
         registry.default_config(problem, device),
@@ -124,7 +124,7 @@ def make_search_task(
     """
     listing = listing or list_spaces(problem, device)
     specs = {spec.name: spec for spec in registry.serving(problem, device)}
-    spaces = {name: spec.space(problem, device) for name, spec in specs.items()}
+    spaces = {name: registry.ask(spec, "space", problem, device) for name, spec in specs.items()}
     runnable = _runnable(suggested, spaces)
     default = spaces[listing.default.kernel].canonicalize(listing.default)
     in_a_space = set(listing.configs)
@@ -154,7 +154,8 @@ def make_search_task(
 
 
 def _estimate(spec: KernelSpec, config: Config, problem: Problem, device: Device) -> float:
-    return 0.0 if spec.estimate_us is None else math.log(max(spec.estimate_us(config, problem, device), 1e-3))
+    predicted = None if spec.estimate_us is None else registry.ask(spec, "estimate_us", config, problem, device)
+    return 0.0 if predicted is None else math.log(max(predicted, 1e-3))
 
 
 @functools.cache
