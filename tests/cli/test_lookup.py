@@ -216,12 +216,16 @@ def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it(tmp_p
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[tuner.kernels]\nmatmul.broken = broken:SPEC\n")
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    command = [sys.executable, "-m", "tuner", "lookup", "16x16x16", "--device", "sm_90"]
     own = {"PYTHONPATH": path, "TUNER_DB": str(tmp_path / "absent.db")}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        1,
-        "",
-        "tuner: supports of the kernel matmul/broken failed: AttributeError: 'Problem' object has no attribute "
-        "'nothing': mend it, or uninstall its package\n",
-    )
+    for command in (
+        ["lookup", "16x16x16", "--device", "sm_90"],
+        ["inspect", "broken", "--problem", "M=16,N=16,K=16", "--target", "cuda:90"],
+    ):
+        typed = [sys.executable, "-m", "tuner", *command]
+        done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            1,
+            "",
+            "tuner: supports of the kernel matmul/broken failed: AttributeError: 'Problem' object has no attribute "
+            "'nothing': mend it, or uninstall its package\n",
+        )

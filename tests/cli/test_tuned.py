@@ -239,6 +239,10 @@ def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_js
         (["--kernel", "mine:scale_rows"], "no problem given: name some with --suite demo, --suite FILE.csv"),
         (["--problem", "N=8"], "--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel"),
         (["--kernel", "mine:scale_rows"] * 2 + ["--problem", "N=8"], "--problem and --suite name keys of one kernel:"),
+        (
+            ["--kernel", "mine:scale_rows", "--problem", "N=8", "--captured", "calls"],
+            "--captured names its kernels itself: leave --kernel out, or tune it by a command of its own\n",
+        ),
         (["--kernel", "mine:scale_rows", "--shape", "8x8x8"], "--shape is for GEMMs: name a problem of --kernel by"),
         (
             ["--kernel", "softmax", "--problem", "M=8,N=8", "--layout", "tn"],

@@ -12,6 +12,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import Device, of_one_arch
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 from tuner.lookup import match_rules
 from tuner.lookup.decision import Decision
 from tuner.lookup.device_winners import by_problem
@@ -130,7 +131,8 @@ def _case(problem: Problem, device: Device, decision: Decision, winner: Config) 
     def program(config: Config) -> Config:
         """Return the representative of a config's program, so that equal programs compare equal."""
         with contextlib.suppress(KernelError):
-            return registry.find(problem.op, config.kernel).space(problem, device).canonicalize(config)
+            space: SearchSpace = registry.ask(registry.find(problem.op, config.kernel), "space", problem, device)
+            return space.canonicalize(config)
         return config
 
     match = decision.match

@@ -94,7 +94,9 @@ class RunOptions:
 
     def _check_kernels(self) -> None:
         if self.captured:
-            raise UsageError("--captured names its kernels itself: leave --kernel out, or name problems by --problem")
+            raise UsageError(
+                "--captured names its kernels itself: leave --kernel out, or tune it by a command of its own"
+            )
         if self.shapes:
             raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
         if self.invariant:

@@ -13,6 +13,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
@@ -74,13 +75,13 @@ def choose(spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
     if match.kernel == spec.name:
         return Chosen(match.config, match.rule)
     remark = f"a lookup gives another kernel's config ({match.rule}): {match.config}"
-    return Chosen(spec.default_config(problem, device), "default", remark)
+    return Chosen(registry.ask(spec, "default_config", problem, device), "default", remark)
 
 
 def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -> Chosen:
     """A config from its JSON ("parameters_json"), or from pairs NAME=VALUE, which change the config of `choose`."""
     usual = choose(spec, problem, device).config
-    space = spec.space(problem, device)
+    space: SearchSpace = registry.ask(spec, "space", problem, device)
     if text.lstrip().startswith("{"):
         config = Config.from_json(spec.name, text)
     else:
@@ -105,7 +106,7 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
 
 def check_served(spec: KernelSpec, problem: Problem, device: Device) -> None:
     """Refuse a problem that a kernel does not serve on a device."""
-    if reason := spec.unserved(problem, device):
+    if reason := registry.ask(spec, "unserved", problem, device):
         raise KernelError(f"{spec.op}/{spec.name} does not serve {problem} on {target_of(device)}: {reason}")
 
 
