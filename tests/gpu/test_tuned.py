@@ -9,6 +9,7 @@ import tuner
 from tuner import reference
 from tuner.kernel import registry
 from tuner.store.store import Store
+from tuner.sweep import gpu_lock
 from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 
@@ -47,8 +48,12 @@ def expected(args):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """The module above, its kernels registered, and a database of its own."""
+    """The module above, its kernels registered, and a database of its own.
+
+    So is the GPU's lock: while another test's process measures, a miss would not be tuned.
+    """
     monkeypatch.setattr(registry, "_added", {})
+    monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path)
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
     registry.forget()
     tuner.use(None)
