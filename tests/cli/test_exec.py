@@ -90,6 +90,22 @@ def test_a_program_and_its_children_are_served_without_importing_tuner(execute):
         assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, [256, True], "")
 
 
+def test_a_summary_tells_what_keys_got(execute, tmp_path):
+    summary = ("--adopt", "library", "--summary")
+    done = execute(*exec_("program.py", options=summary))
+    assert (done.returncode, json.loads(done.stdout)[0]) == (0, 256)
+    assert done.stderr == "tuner: library: 1 key: 1 tuned\n"
+    (tmp_path / "program.py").write_text(
+        PROGRAM.replace("(x, y, 100)", "(x, y, 99)").replace("y.eq(2)", "y[:99].eq(2)")
+    )
+    done = execute(*exec_("program.py", options=(*summary, "--on-miss", "first")))
+    assert done.stderr == "tuner: library: 1 key: 0 tuned; 1 not tuned, with the first config\n"
+    done = execute(*exec_("program.py", options=summary))
+    assert done.stderr.endswith("tuner: library: 1 key: 0 tuned; 1 left to Triton, of library-double\n")
+    done = execute(*exec_("-c", "import triton, os; os.close(2)", options=summary))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_triton(execute):
     for first in ("import tuner", "import triton, tuner"):
         run = f"{first}; import runpy, sys; sys.argv[1:] = []; runpy.run_path('program.py', run_name='__main__')"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib.util
 import logging
 import os
@@ -13,7 +15,7 @@ from importlib.machinery import PathFinder
 from tuner.adopt import capture, serving
 from tuner.errors import TunerError, UsageError, one_line
 
-LIBRARIES, MISS = "TUNER_ADOPT", "TUNER_ON_MISS"
+LIBRARIES, MISS, SUMMARY = "TUNER_ADOPT", "TUNER_ON_MISS", "TUNER_ADOPT_SUMMARY"
 _log = logging.getLogger(__name__)
 _from_environment: dict[str, Adoption] = {}
 
@@ -31,6 +33,20 @@ class Adoption(AbstractContextManager["Adoption"]):
         self.libraries, self.on_miss = libraries, on_miss
         self._server = serving.Server(libraries, on_miss)
         serving.serve(self._server)
+
+    def summary(self) -> str:
+        """What the keys of these libraries' autotuned kernels got so far, in one line; "" where none was launched."""
+        outcomes = self._server.outcomes
+        if not outcomes:
+            return ""
+        parts = [f"{outcomes[serving.TUNED]} tuned"]
+        if others := outcomes[serving.NOT_TUNED]:
+            parts.append(f"{others} not tuned, with the {self.on_miss} config")
+        if left := outcomes[serving.LEFT]:
+            ops = [*self._server.left]
+            parts.append(f"{left} left to Triton, of {', '.join(ops[:3])}{', ...' if len(ops) > 3 else ''}")
+        count = outcomes.total()
+        return f"{', '.join(self.libraries)}: {count} key{'s' * (count != 1)}: {'; '.join(parts)}"
 
     def undo(self) -> None:
         """Leave the libraries' kernels to Triton as they were; a second time it does nothing."""
@@ -86,9 +102,18 @@ def from_environment() -> None:
         if name in _from_environment:
             continue
         try:
-            _from_environment[name] = adopt(name, on_miss=on_miss)
+            adopted = _from_environment[name] = adopt(name, on_miss=on_miss)
+            if os.environ.get(SUMMARY):
+                atexit.register(_tell, adopted)
         except (TunerError, ImportError) as e:
             _log.warning("%s is not adopted: %s", name, one_line(e))
+
+
+def _tell(adopted: Adoption) -> None:
+    """Say at a process's end what its keys got."""
+    if said := adopted.summary():
+        with contextlib.suppress(OSError, ValueError):  # a program may have closed it
+            sys.stderr.write(f"tuner: {said}\n")
 
 
 def _is_found_below(library: str) -> bool:

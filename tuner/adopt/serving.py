@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,8 @@ from tuner.tuned.first_launch import failures_of_a_config, launch_first_that_run
 from tuner.tuned.tuned_kernel import TunedKernel
 
 ON_MISS = ("autotune", "nearest", "first")
+TUNED, NOT_TUNED, LEFT = "tuned", "not tuned", "left"
+"""What a key got: its winner, another config by `on_miss`, or what Triton decides."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,11 +57,15 @@ class Server:
     Attributes:
         libraries: the packages or modules whose kernels are served.
         on_miss: what a key gets that nobody tuned: "autotune", "nearest" or "first".
+        outcomes: how many keys were TUNED, NOT_TUNED or LEFT. A key that is asked for anew counts again.
+        left: the ops of kernels with keys that were LEFT, in the order of their first.
     """
 
     def __init__(self, libraries: Sequence[str], on_miss: str) -> None:
         """Serve nothing yet."""
         self.libraries, self.on_miss = tuple(libraries), on_miss
+        self.outcomes: Counter[str] = Counter()
+        self.left: dict[str, None] = {}
         self._kernels: set[TunedKernel] = set()
         self._reported: set[Hashable] = set()
         self._functions: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -72,13 +79,17 @@ class Server:
         """
         if isinstance(autotuner, TunedKernel) or not is_of(autotuner, self.libraries):
             return None
+        chosen = None
         try:
-            return self._chosen(kernel_of(autotuner), autotuner, kwargs)
+            chosen = self._chosen(kernel_of(autotuner), autotuner, kwargs)
         except NotShippedError:
             raise
         except TunerError as e:
             self._report(autotuner, "is left to Triton: %s", first_line(e))
-            return None
+        if chosen is None:
+            self.outcomes[LEFT] += 1
+            self.left.setdefault(op_of(autotuner))
+        return chosen
 
     def choose_traced(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the `triton.Config` of a call that is traced; None where TorchInductor decides."""
@@ -90,7 +101,12 @@ class Server:
             decision = lookups.resolver().decide(problem, device)
             order = self._order(kernel, decision, problem, device, is_strict=False)
         self._report_refusals(autotuner, decision, problem, device)
-        return order[0] if order else None
+        if order:
+            self._count(decision)
+            return order[0]
+        self.outcomes[LEFT] += 1
+        self.left.setdefault(op_of(autotuner))
+        return None
 
     def compile(self, function: Any, compiles_it: Callable[[], Any]) -> Any:
         """Have a jit function of the libraries look for what ships before it compiles; see `compiles.Around`."""
@@ -146,7 +162,11 @@ class Server:
             return None
         if missing is not None:
             strict.note(problem, device, decision.match, str(config))
+        self._count(decision)
         return config
+
+    def _count(self, decision: Decision) -> None:
+        self.outcomes[TUNED if decision.match.rule == "exact" else NOT_TUNED] += 1
 
     def _order(
         self, kernel: TunedKernel, decision: Decision, problem: Problem, device: Device, *, is_strict: bool

@@ -17,8 +17,11 @@ from tuner.errors import UsageError
     type=click.Choice(["autotune", "nearest", "first"]),
     help="What a key gets that nobody tuned; autotune unless $TUNER_ON_MISS says otherwise.",
 )
+@click.option(
+    "--summary", is_flag=True, help="Say on stderr, as each process ends, how many keys were tuned and how many not."
+)
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, ...]) -> int:
+def exec_(libraries: tuple[str, ...], on_miss: str | None, summary: bool, command: tuple[str, ...]) -> int:
     """Run a program and serve tuned configs to its libraries' kernels.
 
     Where binaries ship for a kernel, these are launched. COMMAND's output, results and exit code are its own; all
@@ -29,5 +32,6 @@ def exec_(libraries: tuple[str, ...], on_miss: str | None, command: tuple[str, .
     named = [*filter(None, os.environ.get("TUNER_ADOPT", "").split(",")), *libraries]
     if not named:
         click.echo("tuner: nothing is served, since no library is named: --adopt fla, for instance", err=True)
-    variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | ({"TUNER_ON_MISS": on_miss} if on_miss else {})
+    asked = {"TUNER_ON_MISS": on_miss, "TUNER_ADOPT_SUMMARY": "1" if summary else None}
+    variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | {name: each for name, each in asked.items() if each}
     return program.ended(program.run(command, lambda: program.environment(**variables)))
