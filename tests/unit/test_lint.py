@@ -100,3 +100,11 @@ def test_a_range_whose_config_cannot_run_at_its_first_m_is_reported(toy, install
         found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
         assert [finding.level for finding in found] == [Level.ERROR] * reported
         assert all("taller than M" in finding.found for finding in found)
+
+
+def test_a_table_of_an_adopted_librarys_kernel_is_no_error():
+    problem = Problem.keyed("fla-ops-kernel", {"N": 100, "kernel.source": "0" * 16}, dtype="float32")
+    row = Row(problem, Config("fla-ops-kernel", BLOCK=64, num_stages=3, num_warps=1), 1, MADE, 10.0, 1.5, None, 1)
+    found = lint.check(Subject("here", Table(problem.op, KNOWN["sm_90"], "2026-01-31T12:00:00Z", (row,))))
+    assert {finding.level for finding in found} == {Level.NOTE}
+    assert any("1 row of an adopted library's kernel" in finding.found for finding in found)

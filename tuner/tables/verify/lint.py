@@ -119,10 +119,12 @@ def _configs(subject: Subject) -> Iterator[Finding]:
     if table.rows and table.op not in {op for op, _ in known}:
         ops = ", ".join(sorted({op for op, _ in known})) or "none"
         rows = "1 row" if len(table.rows) == 1 else f"{len(table.rows)} rows"
+        if registry.is_of_library(table.op):
+            found = f"op {table.op!r}, {rows} of an adopted library's kernel: its configs are not checked"
+            yield subject.finding(Level.NOTE, "op", found, "an op of an installed kernel")
+            return
         found = f"op {table.op!r}, {rows}: no installed kernel serves it"
         advice = "install the package that has its kernels, or name one: --kernel MODULE:NAME"
-        if registry.is_of_library(table.op):
-            advice = f"leave this table out: {registry.CAPTURED}"
         yield subject.finding(Level.ERROR, "op", found, f"one of {ops}", advice=advice)
         return
     laddered = {family.problem for family in table.families}
