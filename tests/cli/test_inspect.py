@@ -147,6 +147,7 @@ SHORT = '{"BLOCK_SIZE":256,"PROGRAMS_PER_SM":0,"launch_pdl":true,"num_stages":3}
 LARGE = "num_stages=12,BLOCK_SIZE_M=256,BLOCK_SIZE_N=256"
 MISTAKES = {
     "unknown kernel 'add_blok': known are": ("add_blok", *VECTOR),
+    "bmm is an op: name one of its kernels, bmm_pointer, bmm_": ("bmm", "--problem", "M=1,N=1,K=1,batch=1"),
     "unknown name 'Q': known are m, n, k": ("add_block", "--problem", "M=1,Q=2"),
     "missing N, K: expected for instance": ("pointer", "--problem", "M=1"),
     "m is there twice": ("add_block", "--problem", "M=1,m=2,N=1,K=1"),

@@ -43,6 +43,8 @@ def find_kernel(name: str) -> KernelSpec:
         return found[0]
     if found:
         raise UsageError(f"several ops have a kernel {name!r}: type {' or '.join(f'{s.op}/{s.name}' for s in found)}")
+    if own := [kernel for op, kernel in sorted(specs) if op == name]:
+        raise UsageError(f"{name} is an op: name one of its kernels, {', '.join(own)}")
     known = ", ".join(f"{op}/{kernel}" for op, kernel in sorted(specs))
     raise UsageError(f"unknown kernel {name!r}: known are {known or 'none'}")
 
