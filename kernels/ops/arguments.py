@@ -96,9 +96,8 @@ def is_observed() -> bool:
 
     A launch is no operator.
     """
-    if torch.jit.is_tracing():
-        return True
-    return bool(compat.count_dispatch_modes()) and not compat.is_key_excluded(compat.python_key)
+    # Within torch's own `no_dispatch` an operator would run the op, which would call the operator, without end.
+    return is_recorded() or (bool(compat.dispatch_modes()) and not compat.is_key_excluded(compat.python_key))
 
 
 def is_recorded() -> bool:

@@ -10,6 +10,7 @@ from importlib import import_module
 import pytest
 import torch
 from torch import nn
+from torch.utils._mode_utils import no_dispatch
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -127,3 +128,11 @@ def test_a_selective_checkpoint_keeps_the_products_it_is_told_to(monkeypatch):
         out = checkpoint(model, x, use_reentrant=False, context_fn=contexts)
         torch.testing.assert_close(torch.autograd.grad(out.square().sum(), asked), expected, rtol=1e-4, atol=1e-4)
         assert len(launches) == launched
+
+
+def test_where_torch_skips_its_modes_no_operator_is_called():
+    a, b = torch.randn(4, 32), torch.randn(32, 48)
+    with FlopCounterMode(display=False) as counter, no_dispatch():
+        result = matmul(a, b)
+    torch.testing.assert_close(result, a @ b)
+    assert counter.get_total_flops() == 0

@@ -39,8 +39,8 @@ _TORCH: dict[str, tuple[str, Any]] = {
     # without the second no operator's.
     "count_dispatch_modes": ("torch:_C._len_torch_dispatch_stack", lambda: 1),  # torch 2.9 to 2.13
     "count_function_modes": ("torch:_C._len_torch_function_stack", lambda: 1),  # torch 2.9 to 2.13
-    # These modes, for FlopCounterMode among them, and whether torch skips them. Without these names products are not
-    # counted, and none is taken to be skipped.
+    # These modes, and whether torch skips them. Without the first, modes see launches and no operators, but for those
+    # that record; without the others none is taken to be skipped.
     "dispatch_modes": ("torch.utils._python_dispatch:_get_current_dispatch_mode_stack", list),  # torch 2.9 to 2.13
     "is_key_excluded": ("torch:_C._dispatch_tls_is_dispatch_key_excluded", lambda _: False),  # torch 2.9 to 2.13
     "python_key": ("torch:_C.DispatchKey.Python", None),  # torch 2.9 to 2.13
