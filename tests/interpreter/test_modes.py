@@ -96,6 +96,7 @@ def test_a_counters_own_formula_stays_and_each_counter_hears_of_ours():
     assert (outer.get_total_flops(), inner.get_total_flops()) == (2 * 4 * 32 * 48, 7)
 
 
+@pytest.mark.long
 def test_a_compiled_program_is_counted_and_the_counters_module_is_not_imported_for_it():
     program = """
 import sys, torch

@@ -223,7 +223,10 @@ def test_a_recorded_call_is_an_operator_or_one_error_and_never_a_constant(way, n
     torch.testing.assert_close(op(*other), reference(*other), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("bmm", "fused_experts") else pytest.param(name, marks=pytest.mark.long) for name in OPERATORS],
+)
 def test_a_compiled_call_is_one_operator_and_breaks_no_graph(name):
     op, reference, shapes = OPS[name]
     graphs: list[torch.fx.GraphModule] = []
