@@ -97,7 +97,8 @@ def is_observed() -> bool:
     A launch is no operator.
     """
     # Within torch's own `no_dispatch` an operator would run the op, which would call the operator, without end.
-    return is_recorded() or (bool(compat.dispatch_modes()) and not compat.is_key_excluded(compat.python_key))
+    has_modes = compat.count_dispatch_modes() and compat.dispatch_modes()  # the count takes less time
+    return is_recorded() or (bool(has_modes) and not compat.is_key_excluded(compat.python_key))
 
 
 def is_recorded() -> bool:

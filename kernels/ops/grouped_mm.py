@@ -20,7 +20,7 @@ from tuner.kernels.ops.dispatch import epilogue_of, launch
 from tuner.kernels.ops.grouped_lists import listed_mm
 from tuner.kernels.ops.operators import Planned, define, plan_first
 from tuner.kernels.ops.problem import problem_of, product
-from tuner.kernels.ops.product_operators import SIGNATURE, ProductOptions, dtype_of, options_of
+from tuner.kernels.ops.product_operators import SIGNATURE, ProductOptions, count_flops, dtype_of, options_of
 from tuner.launch.call_cache import CallCache, is_tracing, untraced
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -188,9 +188,5 @@ def _planned(*given: Any) -> Planned:
     return given[:4], given[4:]
 
 
-def _count_flops(a: torch.Tensor, b: torch.Tensor, *_: object, **__: object) -> int:
-    return 2 * int(a.numel()) * int(b.shape[2])
-
-
-define(f"grouped_mm(Tensor a, Tensor b, Tensor offs, {SIGNATURE}) -> Tensor", _run, _shaped, _count_flops)
+define(f"grouped_mm(Tensor a, Tensor b, Tensor offs, {SIGNATURE}) -> Tensor", _run, _shaped, count_flops)
 plan_first("grouped_mm", CALL_CACHE, _planned)

@@ -84,8 +84,8 @@ def call(name: str, *options: Any, **tensors: torch.Tensor | None) -> torch.Tens
 def _tell_counters() -> None:
     """Tell each FlopCounterMode that torch dispatches to how to count our operators, but for what its user told it.
 
-    A counter copies torch's formulas as it is made, and importing the module that holds these takes as long as a
-    program's other imports together: so counters are told by the calls that they see.
+    A counter copies torch's formulas as it is made, and importing the module that holds these imports parts of torch's
+    compiler: so counters are told by the calls that they see.
     """
     for mode in compat.dispatch_modes():
         registry = getattr(getattr(mode, "counter", None), "flop_registry", None)

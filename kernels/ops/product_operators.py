@@ -1,4 +1,4 @@
-"""What the operators of `bmm` and `grouped_mm` share: their options, and the dtype that these give."""
+"""What the operators of `bmm` and `grouped_mm` share: their options, the dtype that these give, and their FLOPs."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ def dtype_of(a: torch.Tensor, bias: torch.Tensor | None, options: tuple[Any, ...
     arguments.precision_of(a, precision)
     arguments.check_epilogue(dtype, bias, activation)
     return dtype
+
+
+def count_flops(a: torch.Tensor, b: torch.Tensor, *_: object, **__: object) -> int:
+    """The floating-point operations of products of all rows of a with a matrix of b [., K, N]."""
+    return 2 * int(a.numel()) * int(b.shape[2])
