@@ -6,9 +6,10 @@
 The families of the suite are tuned invariant into a new database. `tuner verify --invariance` compares their rows
 between Ms, under the configs that lookups give. At random Ms the served configs then play torch's library, which is
 not invariant, in paired rounds. Random problems of other N and K, which nobody tuned, are computed whole and in a part
-of their rows, and those are counted of which any bit of these rows differs. Last, orders that the rule leaves out are
-held against the family's own: how many problems have the same bits in longer steps, exchanged, or by mma.sync.
-FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance.json.
+of their rows, and those are counted of which any bit of these rows differs. Last, orders that the rule leaves out
+are held against the family's own: how many problems have the same bits in two parts, or by mma.sync.
+FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance.json, which is written
+anew after each of these.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ RESULT = "invariance.json"
 PLAYED = 4
 """Ms of a family that play torch's library."""
 OTHERS = {
-    "longer steps": {"BLOCK_SIZE_K": 128},
-    "exchanged": {"kernel": "swap_ab", "BLOCK_SIZE_M": 64, "LOADS": "pointer", "SPLIT_K": 1},
+    "two parts": {"kernel": "split_k", "LOADS": "pointer", "SPLIT_K": 2},
     "mma.sync": {"BLOCK_SIZE_M": 32},
 }
 """Other orders of 16-bit operands on Hopper, by what they change in the witness's config."""
@@ -66,26 +66,23 @@ def main() -> None:
     begin = time.monotonic()
     run = tuner(folder, "run", "--suite", asked, "--invariant", "--db", "invariant.db", *on, accept=(0, 1))
     tuning_s = time.monotonic() - begin
-    told = tuner(folder, "verify", "invariant.db", "--invariance", *on, accept=(0, 1))
+    body: dict[str, Any] = {"tuning_s": round(tuning_s, 1), "tuned_problems": len(run["problems"])}
     use(folder / "invariant.db")
     logging.getLogger("tuner.lookup").setLevel(logging.ERROR)  # the random problems are untuned on purpose
     with PairedRunner(gpus_of(args.device)[0]) as runner:
+        body["device"] = runner.device
         played = [row for ladder in named if isinstance(ladder, Ladder) for row in against_torch(ladder, runner)]
+        ratios = [row["torch_over_ours"] for row in played if row["torch_over_ours"]]
+        geomean, worst = record.geomean(ratios), min(ratios, default=None)
+        body["against_torch"] = {"geomean": geomean, "worst": worst, "rows": played}
+        record.write(folder / RESULT, body)
         compared = list(compare(args.problems, runner))
-        orders = {} if runner.device.arch != "sm_90" else other_orders(runner)
-        device = runner.device
-    ratios = [row["torch_over_ours"] for row in played if row["torch_over_ours"]]
-    wrong = [row for row in compared if row["changed_rows"] or row["failure"]]
-    body = {
-        "device": device,
-        "tuning_s": round(tuning_s, 1),
-        "tuned_problems": len(run["problems"]),
-        "families": told["families"],
-        "against_torch": {"geomean": record.geomean(ratios), "worst": min(ratios, default=None), "rows": played},
-        "random_problems": {"compared": len(compared), "mismatches": len(wrong), "wrong": wrong},
-        "other_orders": orders,
-        "seconds": round(time.monotonic() - begin, 1),
-    }
+        wrong = [row for row in compared if row["changed_rows"] or row["failure"]]
+        body["random_problems"] = {"compared": len(compared), "mismatches": len(wrong), "wrong": wrong}
+        record.write(folder / RESULT, body)
+        body["other_orders"] = {} if runner.device.arch != "sm_90" else other_orders(runner)
+    body["families"] = tuner(folder, "verify", "invariant.db", "--invariance", *on, accept=(0, 1))["families"]
+    body["seconds"] = round(time.monotonic() - begin, 1)
     record.write(folder / RESULT, body)
     show(body)
 

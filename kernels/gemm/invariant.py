@@ -15,6 +15,7 @@ from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.kernels.base.operands import Operands, guarded
 from tuner.kernels.gemm import sums
+from tuner.launch.launch import TILE
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 
@@ -22,17 +23,21 @@ _WITNESSES = {True: "block_scaled", False: "pointer"}
 """The kernel that writes what every config must, by whether scales are of blocks: it serves every M."""
 
 
-def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
+def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = False) -> dict[str, Any]:
     """A kernel's fields as its KernelSpec needs them to serve such problems too; for others they are as they were.
 
     Args:
         order: how its configs sum.
         fields: `supports`, `space`, `default_config` and `estimate_us` among them.
+        exchanges: whether the device always computes the transposed output, so that few rows need no padding.
     """
     supports: Callable[[Problem, Device], str | None] = fields["supports"]
     space: Callable[[Problem, Device], SearchSpace] = fields["space"]
     default_config: Callable[[Problem, Device], Config] = fields["default_config"]
     estimate_us: Callable[[Config, Problem, Device], float] = fields["estimate_us"]
+
+    def tall_enough(problem: Problem, device: Device) -> Problem:
+        return problem if exchanges else sums.tall_enough(problem, device)
 
     def another_order(config: Config, problem: Problem, device: Device) -> str | None:
         found, wanted = order(config, problem, device), sums.of_family(problem, device)
@@ -43,7 +48,7 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
     def invariant_supports(problem: Problem, device: Device) -> str | None:
         if not problem.invariant:
             return supports(problem, device)
-        tall = sums.tall_enough(problem, device)
+        tall = tall_enough(problem, device)
         if reason := sums.none_on(device) or supports(tall, device):
             return reason
         axes = invariant_space(problem, device).axes
@@ -56,7 +61,8 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
     def invariant_space(problem: Problem, device: Device) -> SearchSpace:
         if not problem.invariant:
             return space(problem, device)
-        whole = space(sums.tall_enough(problem, device), device).narrowed(**sums.axes_of(problem, device))
+        axes = sums.axes_of(problem, device, exchanges=exchanges)
+        whole = space(tall_enough(problem, device), device).narrowed(**axes)
         return dataclasses.replace(whole, rules=(*whole.rules, rule))
 
     def invariant_default(problem: Problem, device: Device) -> Config:
@@ -65,7 +71,7 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any]) -> dict[str, Any]:
         tried = invariant_space(problem, device)
         if (found := tried.best(lambda config: estimate_us(config, problem, device))) is not None:
             return found
-        formula = default_config(sums.tall_enough(problem, device), device)
+        formula = default_config(tall_enough(problem, device), device)
         return formula if tried.rejection(formula, fatal_only=True) is None else tried.smallest()
 
     kept = {"supports": invariant_supports, "space": invariant_space, "default_config": invariant_default}
@@ -84,7 +90,7 @@ def witness(operands: Operands) -> torch.Tensor:
 def witness_config(problem: Problem, device: Device) -> Config:
     """The config of a family that serves every M: a tile of 64x64 (the interpreter's has 32 rows), by pointers."""
     spec = registry.find(problem.op, _WITNESSES[problem.scaling == "block"])
-    tile = {} if device.is_interpreter else {"BLOCK_SIZE_M": (64,), "BLOCK_SIZE_N": (64,), "num_warps": (4,)}
+    tile = {} if device.is_interpreter else {**dict.fromkeys(TILE, (64,)), "num_warps": (4,)}
     return spec.space(problem, device).narrowed(**tile).smallest()
 
 

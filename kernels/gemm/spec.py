@@ -28,14 +28,16 @@ def gemm_spec(
     program: Program[Given],
     *,
     order: sums.Ordered | None = None,
+    exchanges: bool = False,
     **fields: Any,
 ) -> KernelSpec:
     """Make a kernel of an op whose products are GEMMs; its last launch is the GEMM. See `spec_of` for the arguments.
 
-    With `order`, which says how a config sums, it also serves batch-invariant problems (`invariant.fields_of`).
+    With `order`, which says how a config sums, it also serves batch-invariant problems (`invariant.fields_of`, which
+    `exchanges` is for).
     """
     if order is not None:
-        fields = invariant.fields_of(order, fields)
+        fields = invariant.fields_of(order, fields, exchanges=exchanges)
     usual: dict[str, Any] = {"simplicity": simplicity, "runtime_parameters": ("GROUP_SIZE_M",)}
     if operation is MATMUL:
         usual["precedence"] = functools.partial(_precedence, name)

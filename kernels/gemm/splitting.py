@@ -123,6 +123,8 @@ def _uneven(splits: int, steps: int) -> str | None:
 
 @rule("crowd", "the shape itself: every split costs a round trip of its sums through the L2")
 def _crowd(config: Config, problem: Problem, device: Device) -> str | None:
+    if problem.invariant:
+        return None
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
     return _misfilled(config.integer("SPLIT_K", 1), tiles_m * tiles_n, steps, device)
 
@@ -151,6 +153,8 @@ def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]
 def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
     """Every SPLIT_K worth trying for a tile, in ascending order."""
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
+    if problem.invariant:
+        return [config.integer("SPLIT_K")]  # which its whole family has
     tried = (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS)
     uneven = (splits for splits in tried if _uneven(splits, steps) is None)
     return [splits for splits in uneven if _misfilled(splits, tiles_m * tiles_n, steps, device) is None]

@@ -9,13 +9,19 @@ import pytest
 PRODUCTS = {
     "sm_90": {
         "bf16": ["wgmma.mma_async m64 k16"],
+        "bf16 in parts": ["wgmma.mma_async m64 k16"],
         "tf32": ["wgmma.mma_async m64 k8"],
         "e4m3": ["wgmma.mma_async m64 k32"],
         "e4m3, moved": ["wgmma.mma_async m64 k32"],
         "e4m3, blocks": ["wgmma.mma_async m64 k32"],
         "ieee": ["fma"],
     },
-    "sm_80": {"bf16": ["mma.sync m16 k16"], "tf32": ["mma.sync m16 k8"], "ieee": ["fma"]},
+    "sm_80": {
+        "bf16": ["mma.sync m16 k16"],
+        "bf16 in parts": ["mma.sync m16 k16"],
+        "tf32": ["mma.sync m16 k8"],
+        "ieee": ["fma"],
+    },
 }
 
 

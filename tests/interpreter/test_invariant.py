@@ -57,6 +57,25 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype, layout):
         assert not verify.differs(part, whole[rows]).any()
 
 
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_a_long_sum_of_few_columns_is_added_in_parts_whatever_kernel_adds_them(layout):
+    problem = Problem(33, 40, 1000, dtype="fp16", layout=layout, out_dtype="fp32", invariant=True)
+    specs = registry.serving(problem, INTERPRETER)
+    assert {"pointer", "split_k"} <= {spec.name for spec in specs}
+    inputs = specs[0].make_inputs(problem, "cpu", 0)
+    expected = specs[0].invariance.witness(inputs)
+    parts = [
+        matmul(inputs.a[:, first : first + 256], inputs.b[first : first + 256], out_dtype=torch.float32, invariant=True)
+        for first in range(0, 1000, 256)
+    ]
+    assert not verify.differs(((parts[0] + parts[1]) + parts[2]) + parts[3], expected).any()
+    for spec in specs:
+        for config in spec.space(problem, INTERPRETER).configs():
+            verify.poison(inputs)
+            spec.launch(inputs, config)
+            assert not verify.differs(inputs.output, expected).any(), config
+
+
 def test_without_it_a_row_has_other_bits_in_another_batch():
     a, b = torch.randn(75, 200), torch.randn(200, 96)
     assert verify.differs(matmul(a[:1], b), matmul(a, b)[:1]).any()

@@ -15,8 +15,10 @@ from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.gemm import invariant, sums
-from tuner.kernels.gemm.hopper import warp_specialized
+from tuner.kernels.gemm.hopper import any_width, cluster_k, warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
+from tuner.kernels.gemm.pointer import spec as pointer_spec
+from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.ops import by_kernels
 from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.lookup import match_rules
@@ -32,7 +34,10 @@ from tuner.tables import dispatcher_template
 
 H200, A100 = KNOWN["sm_90"], KNOWN["sm_80"]
 ORDERS = {
-    **dict.fromkeys(("pointer", "tma", "persistent_tma", "block_scaled"), sums.of_tile),
+    **dict.fromkeys(("tma", "persistent_tma", "block_scaled", "split_k"), sums.of_tile),
+    **dict.fromkeys(("any_width", "any_height"), any_width.order),
+    **{module.NAME: module.order for module in (cluster_k, swap_ab)},
+    "pointer": pointer_spec.order,
     "warp_specialized": warp_specialized.order,
     "padded": padded._order,
 }
@@ -47,6 +52,15 @@ KINDS = [
 ]
 MS = (1, 2, 17, 64, 300, 2048)
 POINTER = {"GROUP_SIZE_M": 1, "launch_pdl": True, "num_stages": 4, "num_warps": 4}
+
+SPLIT = {
+    "BLOCK_SIZE_M": 64,
+    "BLOCK_SIZE_N": 64,
+    "LOADS": "pointer",
+    "launch_pdl": True,
+    "num_stages": 4,
+    "num_warps": 4,
+}
 
 
 def decode(m: int, **parts: object) -> Problem:
@@ -117,9 +131,48 @@ def test_no_order_is_known_of_amd():
         registry.serving(decode(16), KNOWN["gfx942"])
 
 
-def test_kernels_that_split_sums_or_exchange_operands_do_not_serve():
-    assert {spec.name for spec in registry.serving(decode(1), H200)} == {"pointer", "tma", "warp_specialized"}
+def test_operands_are_exchanged_for_wgmma_alone():
+    assert {spec.name for spec in registry.serving(decode(1), H200)} == {
+        "pointer",
+        "tma",
+        "warp_specialized",
+        "swap_ab",
+    }
     assert [spec.name for spec in registry.serving(decode(1), A100)] == ["pointer"]
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "parts"),
+    [(256, 7168, 8), (1024, 4096, 4), (1280, 8192, 4), (2112, 7168, 2), (2368, 7168, 1), (256, 512, 2), (256, 448, 1)],
+)
+def test_few_columns_are_summed_in_parts_of_one_length_whatever_m_and_the_kernel(n, k, parts):
+    whole = [Problem(m, n, k, dtype="bf16", layout="nt", invariant=True) for m in (1, 17, 64, 200, 256, 2048, 8192)]
+    assert {sums.family_parts(problem) for problem in whole} == {parts}
+    assert sums.family_parts(Problem(16, n, k, dtype="bf16")) == 1
+    orders, serving = set(), set()
+    for problem in whole:
+        for spec in registry.serving(problem, H200):
+            tried = spec.space(problem, H200)
+            configs = [spec.default_config(problem, H200), *tried.configs()]
+            assert tried.rejection(configs[0], fatal_only=True) is None
+            orders |= {ORDERS[spec.name](config, problem, H200) for config in configs}
+            serving.add(spec.name)
+    assert orders == {sums.Order("wgmma", 16, k // parts if parts > 1 else 0)}
+    assert {"pointer", "warp_specialized"} <= serving
+    assert ("cluster_k" in serving, "split_k" in serving) == (parts > 1, parts > 1)
+
+
+def test_parts_have_one_length_or_there_are_none():
+    assert sums.family_parts(Problem(1, 256, 64 * 37, dtype="bf16", invariant=True)) == 1
+    assert sums.family_parts(Problem(1, 256, 64 * 38, dtype="bf16", invariant=True)) == 2
+    assert sums.family_parts(Problem(1, 256, 7168, dtype="e4m3", invariant=True)) == 1
+    uneven = Config("split_k", **{**SPLIT, "num_stages": 3}, BLOCK_SIZE_K=256, SPLIT_K=8)
+    problem = Problem(16, 256, 7168, dtype="bf16", layout="nt", invariant=True)
+    rejected = registry.find("matmul", "split_k").space(problem, H200).rejection(uneven, fatal_only=True)
+    assert (
+        rejected
+        == "one order: it sums wgmma by 16 in unequal parts, every M of this family wgmma by 16 in parts of 896"
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,12 +198,12 @@ def test_a_space_holds_one_order_and_something_to_choose_from(m):
     problem = decode(m)
     for spec in registry.serving(problem, H200):
         configs = spec.space(problem, H200).configs()
-        assert {ORDERS[spec.name](config, problem, H200) for config in configs} == {sums.Order("wgmma", 64)}
-        assert len(configs) > 3
+        assert {ORDERS[spec.name](config, problem, H200) for config in configs} == {sums.Order("wgmma", 16)}
+        assert len(configs) > 3 or (spec.name, len(configs)) == ("any_width", 3)
 
 
-@pytest.mark.parametrize("m", [1, 256])
-def test_a_race_proposes_configs_of_one_order_whatever_won_nearby(m):
+@pytest.mark.parametrize(("m", "option"), [(1, "PREFETCH_KIB"), (256, "num_ctas")])
+def test_a_race_proposes_configs_of_one_order_whatever_won_nearby(m, option):
     problem, proposed, outcomes = decode(m), [], {}
     nearby = [pointer(16, 128), Config("split_k", **dict(pointer(16, 64).pairs), LOADS="pointer", SPLIT_K=4)]
     task = make_search_task(problem, H200, nearby=lambda: nearby, suggested=[pointer(16, 64), pointer(64, 64)])
@@ -158,9 +211,9 @@ def test_a_race_proposes_configs_of_one_order_whatever_won_nearby(m):
     while wave := search.propose(outcomes):
         proposed += wave
         outcomes |= {one: Outcome(State.COMPLETE, median_us=math.exp(task.estimate(one))) for one in wave}
-    assert {ORDERS[config.kernel](config, problem, H200) for config in proposed} == {sums.Order("wgmma", 64)}
+    assert {ORDERS[config.kernel](config, problem, H200) for config in proposed} == {sums.Order("wgmma", 16)}
     assert pointer(64, 64) in proposed
-    assert any("num_ctas" in config for config in proposed)
+    assert any(option in config for config in proposed)
 
 
 def test_the_witness_does_not_depend_on_m():
@@ -176,8 +229,11 @@ def test_the_witness_does_not_depend_on_m():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (pointer(16, 64), "it sums mma.sync by 64, every M of this family wgmma by 64"),
-        (pointer(64, 128), "it sums wgmma by 128, every M of this family wgmma by 64"),
+        (pointer(16, 64), "it sums mma.sync by 64, every M of this family wgmma by 16"),
+        (
+            Config("split_k", **SPLIT, BLOCK_SIZE_K=64, SPLIT_K=4),
+            "this family's sums are not split",
+        ),
     ],
 )
 @pytest.mark.parametrize("rule", ["exact", "family", "same_arch"])
@@ -189,7 +245,7 @@ def test_a_planted_row_of_another_order_is_refused(rule, config, said, make_row,
     decision = match_rules.decide(asked, H200, *sources)
     assert decision.match.rule == "default"
     assert [said in refused.reason for refused in decision.refused] == [True]
-    assert orders_of(asked, H200) == {sums.Order("wgmma", 64)}
+    assert orders_of(asked, H200) == {sums.Order("wgmma", 16)}
 
 
 def test_a_row_of_the_familys_order_serves(make_row, make_family):

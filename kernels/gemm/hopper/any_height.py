@@ -100,6 +100,8 @@ _SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=(*any_width.SOURCES, program, as_computed),
+    order=any_width.order,
+    exchanges=True,
 )
 
 

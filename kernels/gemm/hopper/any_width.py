@@ -22,7 +22,7 @@ from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.hopper import any_width_jit, output, tile, warp_specialized
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
@@ -195,6 +195,12 @@ SOURCES = (
     placement,
 )
 
+
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
+    """How a config sums: whole, by wgmma; exchanged operands make no difference."""
+    return sums.by_wgmma(config, problem)
+
+
 _SPEC = gemm_spec(
     MATMUL,
     NAME,
@@ -206,6 +212,7 @@ _SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=SOURCES,
+    order=order,
 )
 
 

@@ -15,7 +15,7 @@ from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
-from tuner.kernels.gemm import launches
+from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts
 from tuner.kernels.gemm.hopper import cluster_k_space as spaces
@@ -92,6 +92,11 @@ def default_config(problem: Problem, device: Device) -> Config:
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
+    """How a config sums: the blocks of a cluster sum a part each, by wgmma of exchanged operands."""
+    return sums.by_wgmma(config, problem, config.integer("SPLIT_K"), exchanged=True)
+
+
 SOURCES = (
     *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _own),
     laid_out,
@@ -111,4 +116,6 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=(),
+    order=order,
+    exchanges=True,
 )

@@ -12,6 +12,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import elsewhere
+from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
@@ -56,8 +57,9 @@ def _too_large(problem: Problem, device: Device) -> str | None:
     if problem.k < _SHORTEST_K:
         return f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
     fewest = _tiles(problem, max(_ROWS))
-    if fewest * min(BLOCKS) > cluster_sizes.room(min(BLOCKS), device):
-        return f"{fewest} tiles of {max(_ROWS)}x{COLUMNS}: clusters of two do not find room at once"
+    smallest = max(min(BLOCKS), family_parts(problem))
+    if fewest * smallest > cluster_sizes.room(smallest, device):
+        return f"{fewest} tiles of {max(_ROWS)}x{COLUMNS}: clusters of {smallest} do not find room at once"
     return None
 
 

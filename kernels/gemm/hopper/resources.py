@@ -8,6 +8,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import cluster_sizes
+from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.space import refinements
 from tuner.problem import Problem, dtype
 
@@ -45,9 +46,9 @@ def tiles(config: Config, problem: Problem) -> int:
 
 
 def held_sums(config: Config, problem: Problem) -> float:
-    """Registers of a multiplying thread for sums, and for one step's products if these are added in registers."""
+    """Registers of a multiplying thread for sums, and for a step's products or a part's sums if it adds these up."""
     sums = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
-    return 2 * sums if by_steps(problem) else sums
+    return 2 * sums if by_steps(problem) or family_parts(problem) > 1 else sums
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:

@@ -8,6 +8,7 @@ from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
+from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.space import refinements, tile_resources
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -118,6 +119,12 @@ def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  
     return None
 
 
+@rule("parts", "kernels/gemm/hopper/warp_specialized_jit.py", fatal=True, reads=("BLOCK_SIZE_N_REST",))
+def _parts(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    two = config.integer("BLOCK_SIZE_N_REST") and family_parts(problem) > 1
+    return "two widths: parts of a sum are added for one" if two else None
+
+
 @rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
 def _beyond(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns = (
@@ -164,6 +171,7 @@ _AS_COMPUTED = (
     _idle_blocks,
     _sums,
     _one_step,
+    _parts,
     _pair,
     _two_widths,
     _three,

@@ -48,6 +48,7 @@ class Fixed:
     CTAS: int
     SHARE_B: bool
     CHUNK_SIZE_K: int
+    SUM_PARTS: int
 
 
 @gluon.constexpr_function
@@ -88,6 +89,12 @@ def multiply(  # noqa: ANN201, PLR0917
             sums, rest, stage, phase = sum_by_steps(
                 buffers, vectors, barriers, stage, phase, place, extents, steps, FIRST, FIXED
             )
+        elif FIXED.SUM_PARTS > 1:
+            each = steps // FIXED.SUM_PARTS
+            sums, rest, stage, phase = sum_products(buffers, barriers, stage, phase, each, FIRST, FIXED)
+            for _later in range(1, FIXED.SUM_PARTS):
+                more, rest, stage, phase = sum_products(buffers, barriers, stage, phase, each, FIRST, FIXED)
+                sums += more
         else:
             sums, rest, stage, phase = sum_products(buffers, barriers, stage, phase, steps, FIRST, FIXED)
         parts = (sums,)
@@ -157,6 +164,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
     CHUNK_SIZE_K: gl.constexpr,
+    SUM_PARTS: gl.constexpr,
 ):
     """Compute tiles of C one after the other, each with `BLOCK_SIZE_N` + `BLOCK_SIZE_N_REST` columns.
 
@@ -164,6 +172,8 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     SHARE_B: the blocks of a cluster lie along M and share B's loads; otherwise they lie along N and share A's.
     CHUNK_SIZE_K: if not 0, operands are still being copied in chunks of this many elements along K, and the counters
     and tiles of `arrivals.Arrivals` are given; otherwise they are None.
+    SUM_PARTS: parts of a sum along K, all of one number of steps, that are added in order; with more than one there is
+        no second width.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
@@ -191,7 +201,7 @@ def warp_specialized_kernel(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_N_REST, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
         *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, BY_STEPS),
-        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B, CHUNK_SIZE_K),
+        *(SCALING, A_GROUP, B_GROUP, ACTIVATION, PDL, CTAS, SHARE_B, CHUNK_SIZE_K, SUM_PARTS),
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)

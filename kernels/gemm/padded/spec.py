@@ -189,9 +189,14 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 def _order(config: Config, problem: Problem, device: Device) -> sums.Order:
     """How the inner kernel sums: rows of zeros, to which K is padded, change no sum."""
     inner = _inner(config)
-    return (warp_specialized.order if inner.kernel == warp_specialized.SPEC.name else sums.of_tile)(
-        inner, padded_problem(problem), device
-    )
+    order = _ORDERS.get(inner.kernel, sums.of_tile)
+    return order(inner, padded_problem(problem), device)
+
+
+_ORDERS: dict[str, sums.Ordered] = {
+    swap_ab.NAME: swap_ab.order,
+    warp_specialized.SPEC.name: warp_specialized.order,
+}
 
 
 @rule("parameters", "the kernel's own", fatal=True)

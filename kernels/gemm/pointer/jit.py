@@ -51,6 +51,7 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
     TOGETHER: tl.constexpr,
     PRECISION: tl.constexpr,
     MAX_IMPRECISE: tl.constexpr,
+    SUM_PARTS: tl.constexpr,
 ):
     """Compute C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8), see `epilogue.finish`.
 
@@ -67,13 +68,14 @@ def matmul_kernel(  # noqa: ANN201, PLR0917
         TRIGGER: see `blocks.release_midway`.
         PREFETCH: bytes of the program's share of B (of A with BIAS_ALONG_M, whose operands are exchanged) to prefetch
             into the L2.
+        SUM_PARTS: parts of a sum, of one number of steps each, that a program adds in order; 1 with partial sums.
     """
     tile = tl.program_id(0)
     pid_m, pid_n = grouped(tile, count_blocks(M, BLOCK_SIZE_M), count_blocks(N, BLOCK_SIZE_N), GROUP_SIZE_M)
     FIXED: tl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, A_VECTOR, B_VECTOR),
         *(C_VECTOR, EVEN_K, WIDE, SCALING, ACTIVATION, PRECISION, MAX_IMPRECISE, BIAS_ALONG_M, PDL, TRIGGER, PREFETCH),
-        *(TOGETHER, False),
+        *(TOGETHER, False, SUM_PARTS),
     )
     multiply(
         *((a_ptr, b_ptr, c_ptr), (bias_ptr, a_scale_ptr, b_scale_ptr), (pid_m, pid_n), (M, N, K)),

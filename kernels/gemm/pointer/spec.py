@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
+from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.cost import model as cost
@@ -15,6 +17,7 @@ from tuner.kernels.gemm.pointer.space import NAME, space, supports
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.space import tile_resources
 from tuner.launch.launch import Launch
+from tuner.problem import Problem
 
 VERSION = 2
 
@@ -40,9 +43,19 @@ def pointer_launch(operands: Operands, config: Config, *, exchanged: bool = Fals
     return Launch(pointer_kernel.matmul_kernel, grid, arguments, constants, options)
 
 
-_parts = launches.parts_of(pointer_kernel.matmul_kernel)
+def _own(view: launches.View, config: Config) -> dict[str, Any]:
+    return {"SUM_PARTS": 1 if view.exchanged else sums.within(config, view.problem)}
 
-SOURCES = sources_of(pointer_kernel, pointer_tile, pointer_launch, placement)
+
+_parts = launches.parts_of(pointer_kernel.matmul_kernel, _own)
+
+
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:
+    """How a config sums: by itself in the family's parts."""
+    return sums.of_tile(config, problem, device, splits=sums.family_parts(problem))
+
+
+SOURCES = sources_of(pointer_kernel, pointer_tile, pointer_launch, _own, placement)
 
 SPEC = gemm_spec(
     MATMUL,
@@ -55,5 +68,5 @@ SPEC = gemm_spec(
     shared_bytes=tile_resources.shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=False),
     sources=SOURCES,
-    order=sums.of_tile,
+    order=order,
 )

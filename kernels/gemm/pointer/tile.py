@@ -39,6 +39,7 @@ class Fixed:
     PREFETCH: int = 0
     TOGETHER: int = 1
     WIDENED_FIRST: bool = True
+    SUM_PARTS: int = 1
 
 
 @triton.constexpr_function
@@ -48,7 +49,46 @@ def fixed(*constants):  # noqa: ANN002, ANN201
 
 
 @triton.jit
-def multiply(pointers, vectors, place, extents, strides, split, FIXED: tl.constexpr):  # noqa: ANN201, PLR0912, PLR0915, PLR0917
+def sum_steps(  # noqa: ANN201, PLR0917
+    tiles, steps_apart, offsets, inside, steps, whole, SUM_DTYPE: tl.constexpr, FIXED: tl.constexpr
+):
+    """Sum the products of some steps along K; return the sums and the pointers of the next step.
+
+    tiles: pointers to the first of A and B of the first step.
+    steps_apart: elements from a step to the next.
+    offsets: of a tile's elements.
+    inside: which rows and columns exist, the elements along K, and K.
+    steps: the first, and one past the last.
+    whole: the same of all that the program sums.
+    """
+    a_tile, b_tile = tiles
+    a_step, b_step = steps_apart
+    a_offsets, b_offsets = offsets
+    in_m, in_n, offs_k, K = inside
+    first, beyond = steps
+    PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 does not pass on plain strings
+    BLOCK_SIZE_M: tl.constexpr = FIXED.BLOCK_SIZE_M
+    BLOCK_SIZE_N: tl.constexpr = FIXED.BLOCK_SIZE_N
+    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=SUM_DTYPE)
+    for step in range(first, beyond):
+        blocks.release_midway(step - whole[0], whole[1] - whole[0], FIXED.PDL, FIXED.TRIGGER)
+        if FIXED.EVEN_K:
+            a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
+            b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
+        else:
+            in_k = offs_k < K - step * FIXED.BLOCK_SIZE_K
+            a = tl.load(a_tile + a_offsets, mask=in_m[:, None] & in_k[None, :], other=0.0)
+            b = tl.load(b_tile + b_offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
+        sums = tl.dot(
+            a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=FIXED.MAX_IMPRECISE, out_dtype=SUM_DTYPE
+        )
+        a_tile += a_step
+        b_tile += b_step
+    return sums, (a_tile, b_tile)
+
+
+@triton.jit
+def multiply(pointers, vectors, place, extents, strides, split, FIXED: tl.constexpr):  # noqa: ANN201, PLR0915, PLR0917
     """Write the tile at `place` of C[M, N] = epilogue(A[M, K] @ B[K, N]), summed in float32 (int32 for int8).
 
     Other arguments are described at `pointer.jit.matmul_kernel`.
@@ -69,7 +109,6 @@ def multiply(pointers, vectors, place, extents, strides, split, FIXED: tl.conste
     BLOCK_SIZE_M: tl.constexpr = FIXED.BLOCK_SIZE_M
     BLOCK_SIZE_N: tl.constexpr = FIXED.BLOCK_SIZE_N
     BLOCK_SIZE_K: tl.constexpr = FIXED.BLOCK_SIZE_K
-    PRECISION: tl.constexpr = FIXED.PRECISION  # Triton 3.6 does not pass on plain strings
     SCALING: tl.constexpr = FIXED.SCALING
     ACTIVATION: tl.constexpr = FIXED.ACTIVATION
     M, K, stride_am, stride_ak = blocks.multiples_known(M, K, stride_am, stride_ak, FIXED.A_VECTOR, FIXED.A_TRANSPOSED)
@@ -116,21 +155,15 @@ def multiply(pointers, vectors, place, extents, strides, split, FIXED: tl.conste
             blocks.prefetch_rows(b_tile, stride_bn, columns_left, share, BLOCK_SIZE_N, FIXED.PREFETCH)
     blocks.await_predecessor(FIXED.PDL, FIXED.TRIGGER)
     sum_dtype: tl.constexpr = tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
-    sums = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=sum_dtype)
-    for step in range(first, beyond):
-        blocks.release_midway(step - first, beyond - first, FIXED.PDL, FIXED.TRIGGER)
-        if FIXED.EVEN_K:
-            a = tl.load(a_tile + a_offsets, mask=in_m[:, None], other=0.0)
-            b = tl.load(b_tile + b_offsets, mask=in_n[None, :], other=0.0)
-        else:
-            in_k = offs_k < K - step * BLOCK_SIZE_K
-            a = tl.load(a_tile + a_offsets, mask=in_m[:, None] & in_k[None, :], other=0.0)
-            b = tl.load(b_tile + b_offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
-        sums = tl.dot(
-            a, b, sums, input_precision=PRECISION, max_num_imprecise_acc=FIXED.MAX_IMPRECISE, out_dtype=sum_dtype
-        )
-        a_tile += a_step
-        b_tile += b_step
+    tiles, steps_apart, offsets = (a_tile, b_tile), (a_step, b_step), (a_offsets, b_offsets)
+    inside, whole = (in_m, in_n, offs_k, K), (first, beyond)
+    each = (beyond - first) // FIXED.SUM_PARTS if FIXED.SUM_PARTS > 1 else beyond - first
+    sums, tiles = sum_steps(tiles, steps_apart, offsets, inside, (first, first + each), whole, sum_dtype, FIXED)
+    if FIXED.SUM_PARTS > 1:
+        for part in range(1, FIXED.SUM_PARTS):
+            start = first + part * each
+            more, tiles = sum_steps(tiles, steps_apart, offsets, inside, (start, start + each), whole, sum_dtype, FIXED)
+            sums += more
 
     blocks.release_last(FIXED.PDL, FIXED.TRIGGER)
     mine = True

@@ -14,7 +14,7 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.base.workspace import MOST_BYTES
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm import splitting, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -40,11 +40,14 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := pointer_space.supports(problem, device):
         return reason
+    parts = sums.family_parts(problem)
+    if problem.invariant and parts == 1:
+        return "this family's sums are not split"
     smallest = -(-problem.m // 128) * -(-problem.n // 256)
     if smallest > 2 * device.sm_count and not device.is_interpreter:
         return f"{smallest} tiles of 128x256 fill {device.sm_count} multiprocessors unsplit"
-    if 2 * 4 * problem.m * problem.n > MOST_BYTES:
-        return f"{problem.m}x{problem.n} sums twice are more than {MOST_BYTES} B, which are kept"
+    if max(2, parts) * 4 * problem.m * problem.n > MOST_BYTES:
+        return f"{problem.m}x{problem.n} sums {max(2, parts)} times are more than {MOST_BYTES} B, which are kept"
     return None if problem.k >= _SHORTEST_K else f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
 
 
@@ -59,13 +62,14 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
-        return {**tile, "LOADS": ways, "SPLIT_K": (2, 3), "num_stages": (1,), "num_warps": (4,)}
+        splits = (sums.family_parts(problem),) if problem.invariant else (2, 3)
+        return {**tile, "LOADS": ways, "SPLIT_K": splits, "num_stages": (1,), "num_warps": (4,)}
     return {
         "BLOCK_SIZE_M": (16, 32, 64, 128),
         "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
         "BLOCK_SIZE_K": (32, 64, 128, 256),
         "LOADS": ways,
-        "SPLIT_K": (1,),
+        "SPLIT_K": (sums.family_parts(problem),),
         "num_stages": (1,),
         "num_warps": (1, 2, 4, 8),
         **tile_rules.overlap(device),
@@ -116,4 +120,5 @@ SPEC = gemm_spec(
     estimate_us=cost.tiled,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
+    order=sums.of_tile,
 )

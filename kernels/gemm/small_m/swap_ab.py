@@ -18,7 +18,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.model import Candidates
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
-from tuner.kernels.gemm import splitting
+from tuner.kernels.gemm import splitting, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -72,14 +72,16 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = {"BLOCK_SIZE_M": (32,), "BLOCK_SIZE_N": (64,), "BLOCK_SIZE_K": (32,)}
-        return {**tile, "LOADS": ways, "SPLIT_K": (1, 2), "num_stages": (1,), "num_warps": (4,)}
+        splits = (sums.family_parts(problem),) if problem.invariant else (1, 2)
+        return {**tile, "LOADS": ways, "SPLIT_K": splits, "num_stages": (1,), "num_warps": (4,)}
     return {
-        "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 else _ROWS,
+        # Fewer than 16 rows are multiplied without wgmma, so in another order than an invariant family's.
+        "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 and not problem.invariant else _ROWS,
         "BLOCK_SIZE_N": (64, 128, 256),
         "num_warps": (4, 8),
         "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
         "LOADS": ways,
-        "SPLIT_K": (1,),
+        "SPLIT_K": (sums.family_parts(problem),),
         "num_stages": (1,),
         **tile_rules.overlap(device),
         **splitting.amd_axes(device),
@@ -107,6 +109,11 @@ def default_config(problem: Problem, device: Device) -> Config:
         )
     ranked = sorted((one for one in fastest if one is not None), key=lambda config: (estimate(config), tied(config)))
     return ranked[0] if ranked else promising.smallest()
+
+
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:
+    """How a config sums what the device computes, which is the transposed output."""
+    return sums.of_tile(exchanged_tile(config).replace(SWAP_AB=True), exchanged(problem), device)
 
 
 def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
@@ -201,4 +208,6 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
+    order=order,
+    exchanges=True,
 )

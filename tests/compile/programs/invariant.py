@@ -15,6 +15,7 @@ from tuner.sweep import cross_target
 
 KINDS = {
     "bf16": {"dtype": "bf16"},
+    "bf16 in parts": {"dtype": "bf16", "n": 1024},
     "tf32": {"dtype": "fp32", "precision": "tf32"},
     "e4m3": {"dtype": "e4m3"},
     "e4m3, moved": {"dtype": "e4m3", "out_dtype": "fp32"},
@@ -38,7 +39,7 @@ def main(arch: str) -> None:
         if arch == "sm_80" and "e4m3" in kind:
             continue
         for m in (1, 2048):
-            problem = Problem(m, 4096, 4096, layout="nt", invariant=True, **parts)
+            problem = Problem(m, **{"n": 4096, "k": 4096, "layout": "nt", "invariant": True, **parts})
             for spec in registry.serving(problem, device):
                 configs = [spec.default_config(problem, device), draw.choice(spec.space(problem, device).configs())]
                 if spec.name == "pointer" and m == 1:
