@@ -20,7 +20,7 @@ from tuner.kernels.ops import arguments, gated_by_evidence
 from tuner.kernels.ops import gated_linear as op
 from tuner.lookup import evidence
 from tuner.lookup.row import Row
-from tuner.models import accelerate, restore
+from tuner.models import accelerate, accelerate_mlp, restore
 from tuner.problem import Problem
 
 CONFIG = Config(
@@ -110,6 +110,27 @@ class Clamped(Gated):
 
     def forward(self, x):
         return self.down_proj(self.act_fn(self.gate_proj(x).clamp(max=7.0)) * self.up_proj(x))
+
+
+class Bounded(Gated):
+    """A gated MLP that bounds its gate where an attribute says so."""
+
+    def __init__(self, limit=None):
+        super().__init__()
+        self._limit = limit
+
+    def forward(self, x):
+        gate = self.gate_proj(x)
+        return self.down_proj(
+            self.act_fn(gate if self._limit is None else gate.clamp(max=self._limit)) * self.up_proj(x)
+        )
+
+
+class Widened(Gated):
+    """A gated MLP that multiplies in float32, which takes layers of float32."""
+
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
 
 
 class Failing(Gated):
@@ -309,6 +330,57 @@ def test_what_computes_something_else_is_left_and_named():
         "moved": "gates of MLPs: on meta: move the model to a GPU first",
     }
     assert accelerate(blocks["biased"], backend="torch").left['backend="torch"'][0] == ""
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """The classes of the blocks that were tried."""
+    seen, own = [], accelerate_mlp.gate_of
+    monkeypatch.setattr(accelerate_mlp, "gate_of", lambda block: seen.append(type(block).__name__) or own(block))
+    return seen
+
+
+def test_of_blocks_that_are_alike_one_is_tried(tried):
+    blocks = nn.ModuleList(Gated() for _ in range(12))
+    blocks[3].act_fn, blocks[4].act_fn = nn.GELU("tanh"), nn.GELU()
+    blocks[5].half()
+    blocks[6].act_fn = nn.LeakyReLU(0.01)
+    blocks[7].act_fn = nn.LeakyReLU(0.02)
+    blocks[8].act_fn.register_forward_hook(lambda *_: None)
+    blocks[9].extra = nn.Parameter(torch.zeros(1))
+    done = accelerate(blocks, backend="tuner")
+    assert done.left[NO_GATE.format("Gated")] == ("4", "7")
+    assert len(done.mlps) == 10
+    assert len(tried) == 8  # one of the six that are alike
+    tried.clear()
+    accelerate(blocks, backend="tuner")
+    assert len(tried) == 8  # what is found is not kept for a second time
+
+
+def test_blocks_of_one_class_that_compute_something_else_are_told_apart(tried):
+    blocks = nn.ModuleList(Bounded(limit) for limit in (None, 7.0, None, 7.0, None))
+    done = accelerate(blocks, backend="tuner")
+    assert done.mlps == ("0", "2", "4")
+    assert done.left[NO_GATE.format("Bounded")] == ("1", "3")
+    assert tried == ["Bounded"] * 2
+
+
+def test_a_trial_starts_no_threads_for_half_precision_and_refuses_two_dtypes_as_torch_does(monkeypatch):
+    seen, own = set(), functional.linear
+    monkeypatch.setattr(functional, "linear", lambda x, *rest: seen.add(x.dtype) or own(x, *rest))
+    for dtype in (torch.bfloat16, torch.float16):
+        assert accelerate_mlp.gate_of(Gated().to(dtype)).activation == "silu"
+    assert seen == {torch.float32}
+    assert accelerate_mlp.gate_of(Widened()).activation == "silu"
+    assert accelerate_mlp.gate_of(Widened().bfloat16()) is None
+
+
+def test_auto_asks_for_the_family_of_a_blocks_own_activation_alone(table, monkeypatch):
+    table({3: 1.2}, activation="relu")
+    asked, own = [], evidence.is_tuned
+    monkeypatch.setattr(evidence, "is_tuned", lambda family, device: asked.append(family) or own(family, device))
+    assert not accelerate(Gated()).mlps
+    assert [each.epilogue for each in asked if each.op == "gated_linear"] == ["silu"]
 
 
 def test_auto_follows_the_evidence_of_each_number_of_tokens(table, gates, ours):

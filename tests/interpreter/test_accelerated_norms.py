@@ -16,7 +16,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
-from tuner.models import accelerate, restore
+from tuner.models import accelerate, accelerate_norm, restore
 from tuner.models.accelerate_norm import rms_norm
 from tuner.problem import Problem
 
@@ -68,6 +68,20 @@ def ours(monkeypatch):
         rms_norm, "checked_call", lambda x, *rest, **named: seen.append(x.shape) or own(x, *rest, **named)
     )
     return seen
+
+
+def test_of_norms_that_are_alike_one_is_tried(monkeypatch):
+    seen, own = [], accelerate_norm.form_of
+    monkeypatch.setattr(accelerate_norm, "form_of", lambda layer: seen.append(layer) or own(layer))
+    norms = nn.ModuleList(norm_of("llama") for _ in range(8))
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+    norms[3].variance_epsilon = 1e-5
+    norms[4] = norm_of("llama", 32)
+    norms[5].bfloat16()
+    norms[6] = norm_of("gemma")
+    assert len(accelerate(norms, backend="tuner").norms) == 8
+    assert [norms[0], *norms[3:7]] == seen
 
 
 @pytest.mark.parametrize("backend", ["auto", "tuner"])

@@ -21,7 +21,7 @@ from tuner.models.accelerate_linear import TunedLinear
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
 from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
-from tuner.models.trial import run_on_cpu
+from tuner.models.trial import Trials, run_on_cpu
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
@@ -140,31 +140,36 @@ def _layers(block: nn.Module) -> tuple[str, ...] | None:
     return named[0] if len(named) == 1 else None
 
 
-def patch_mlp(block: nn.Module, backend: str) -> str | None:
+def gates() -> Trials[Gate | None]:
+    """What `gate_of` finds of the blocks of one model."""
+    return Trials(gate_of)
+
+
+def patch_mlp(block: nn.Module, backend: str, tried: Trials[Gate | None]) -> str | None:
     """Replace the forward of a gated MLP, or say why it is left on torch."""
-    why, choice = _choice_of(block, is_auto=backend == "auto")
+    why, choice = _choice_of(block, tried, is_auto=backend == "auto")
     if choice is None:
         return f"gates of MLPs: {why}"
     patch_class(block, TunedMlp, choice)
     return None
 
 
-def _choice_of(block: nn.Module, *, is_auto: bool) -> tuple[str, MlpChoice | None]:
+def _choice_of(block: nn.Module, tried: Trials[Gate | None], *, is_auto: bool) -> tuple[str, MlpChoice | None]:
     """How a block is to be served, or why it is left on torch."""
     if why := class_obstacle(block):
         return why, None
-    weights = [_weight(block._modules[name]) for name in _layers(block) or ()]
+    layers = _layers(block) or ()
+    weights = [_weight(block._modules[name]) for name in layers]
     first = weights[0]
     if (why := _obstacle(weights)) or first is None:
         return str(why), None
     shape = (first.shape[0] // (3 - len(weights)), first.shape[1])
-    # Tables are asked first, because trying a block takes milliseconds and some mixtures of experts have thousands.
-    names = [name for name in _ACTIVATIONS if not is_auto or _untuned(shape, first, name) is None]
-    gate = gate_of(block) if names else None
-    if names and gate is None:
+    gate = tried.of(block, first.dtype, (*layers, _DOWN))
+    if gate is None:
         return f"{original_class(block).__name__} computes something else", None
-    if gate is None or gate.activation not in names:
-        return str(_untuned(shape, first, _ACTIVATIONS[0])), None
+    # Only this family is looked for: to learn that there is no other takes every table to the end.
+    if is_auto and (why := _untuned(shape, first, gate.activation)):
+        return why, None
     preferred = gated_preference(gate.activation, is_auto, gate.up_first, shape)
     return "", MlpChoice(gate, preferred, children_of(_others(block)), attributes_of(block))
 
@@ -270,8 +275,18 @@ def _copied(value: object) -> object:
     return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 
+class _Summing(nn.Linear):  # type: ignore[misc]  # torch is not checked
+    """A linear layer that multiplies in float32: what the CPU has for bfloat16 starts threads, which takes longest."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name, by which callers may pass it
+        """Compute what nn.Linear does; it too refuses operands of two dtypes."""
+        if input.dtype != self.weight.dtype:
+            return super().forward(input)
+        return nn.functional.linear(input.float(), self.weight.float()).to(input.dtype)
+
+
 def _linear(weight: torch.Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer = _Summing(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return layer
 

@@ -16,8 +16,8 @@ from torch import nn
 from tuner.errors import InputError
 from tuner.models.accelerate_experts import holds_experts, patch_experts
 from tuner.models.accelerate_linear import patch_linear
-from tuner.models.accelerate_mlp import holds_mlp, patch_mlp
-from tuner.models.accelerate_norm import is_norm, patch_norm
+from tuner.models.accelerate_mlp import gates, holds_mlp, patch_mlp
+from tuner.models.accelerate_norm import forms, is_norm, patch_norm
 from tuner.models.class_patch import restore_class
 
 BACKENDS = ("auto", "tuner", "torch")
@@ -79,6 +79,7 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
     done: dict[str, list[str]] = {"exchanged": [], "norms": [], "experts": [], "mlps": []}
     left: dict[str, list[str]] = {}
     why: str | None
+    tried_mlps, tried_norms = gates(), forms()
     for name, layer in _named(model, only):
         if backend == "torch":
             why, kind = 'backend="torch"', ""
@@ -87,9 +88,9 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
         elif holds_experts(layer):
             why, kind = patch_experts(layer, backend), "experts"
         elif holds_mlp(layer):
-            why, kind = patch_mlp(layer, backend), "mlps"
+            why, kind = patch_mlp(layer, backend, tried_mlps), "mlps"
         else:
-            why, kind = patch_norm(layer, backend), "norms"
+            why, kind = patch_norm(layer, backend, tried_norms), "norms"
         if why is None:
             done[kind].append(name)
         else:

@@ -18,7 +18,7 @@ from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.lookup import evidence, lookup
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
-from tuner.models.trial import run_on_cpu
+from tuner.models.trial import Trials, run_on_cpu
 from tuner.problem import Problem, gemm_fields
 from tuner.problem import dtype as dtypes
 
@@ -165,12 +165,17 @@ def _sizes(x: torch.Tensor) -> tuple[int, int]:
     return x.numel() // max(x.shape[-1], 1), x.shape[-1]
 
 
-def patch_norm(layer: nn.Module, backend: str) -> str | None:
+def forms() -> Trials[NormForm | None]:
+    """What `form_of` finds of the norms of one model."""
+    return Trials(form_of)
+
+
+def patch_norm(layer: nn.Module, backend: str, tried: Trials[NormForm | None]) -> str | None:
     """Replace the forward of a norm, or say why it is left on torch."""
     weight = layer._parameters["weight"]
     if why := class_obstacle(layer) or tensor_obstacle((weight,)) or device_obstacle(weight.device):
         return why
-    if (form := form_of(layer)) is None:
+    if (form := tried.of(layer, (weight.shape, weight.dtype), ("weight",))) is None:
         return f"{original_class(layer).__name__} is no RMSNorm of its weight"
     why = _obstacle(weight, layer.__dict__[form.epsilon], backend) if form.offset else None
     if why is None:

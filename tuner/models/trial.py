@@ -2,9 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
+
+from tuner.models.class_patch import CHOICE, original_class
+
+Found = TypeVar("Found")
+_MOST = 8
+"""With how many modules that were tried another is compared: models have few kinds, and maybe thousands of one."""
+_PLAIN = (bool, int, float, str)
+
+
+class Trials(Generic[Found]):
+    """What modules of a model were found to compute, so that of those that are alike one is tried.
+
+    It serves one walk through a model, which changes nothing that a trial reads.
+    """
+
+    def __init__(self, find: Callable[[Any], Found]) -> None:
+        """Keep what tries a module."""
+        self._find = find
+        self._tried: deque[tuple[nn.Module, object, Found]] = deque(maxlen=_MOST)
+
+    def of(self, module: nn.Module, kind: object, replaced: Collection[str]) -> Found:
+        """What a module computes: as a module that was tried before and is like it, or by a trial.
+
+        Args:
+            module: What to try.
+            kind: What a trial reads of the parameters and children that it replaces.
+            replaced: Their names.
+        """
+        for tried, its_kind, found in self._tried:
+            if its_kind == kind and _are_modules_alike(tried, module, replaced):
+                return found
+        found = self._find(module)
+        self._tried.append((module, kind, found))
+        return found
+
+
+def _are_modules_alike(one: nn.Module, other: nn.Module, replaced: Collection[str] = ()) -> bool:
+    """Whether forwards of both read the same, but for parameters and children of some names."""
+    if original_class(one) is not original_class(other):
+        return False
+    state, its_state = ({**each.__dict__, CHOICE: None} for each in (one, other))
+    children, its_children = (_without(each.pop("_modules"), replaced) for each in (state, its_state))
+    for each in (state, its_state):
+        each["_parameters"] = _without(each["_parameters"], replaced)
+    if state.keys() != its_state.keys() or list(children) != list(its_children):
+        return False
+    return all(_are_alike(value, its_state[name]) for name, value in state.items()) and all(
+        a is b or (a is not None and b is not None and _are_modules_alike(a, b))
+        for a, b in zip(children.values(), its_children.values(), strict=True)
+    )
+
+
+def _without(named: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: each for name, each in named.items() if name not in names}
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether two attributes are the same, equal numbers or strings, or collections of such."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if type(one) in (dict, OrderedDict):
+        return list(one) == list(other) and all(map(_are_same, one.values(), other.values()))
+    return _are_same(one, other) or (type(one) is set and not (one or other))
+
+
+def _are_same(one: object, other: object) -> bool:
+    return one is other or (type(one) is type(other) and type(one) in _PLAIN and one == other)
 
 
 def run_on_cpu(function: Callable[..., object], *args: object) -> object:
