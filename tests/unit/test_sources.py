@@ -16,7 +16,8 @@ import pytest
 import tuner
 from tuner.errors import TableError
 from tuner.hardware.device import INTERPRETER, KNOWN
-from tuner.lookup import sources
+from tuner.lookup import evidence, sources
+from tuner.lookup import table as tables
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
@@ -32,13 +33,13 @@ def ship(tmp_path, monkeypatch):
     points: list[EntryPoint] = []
     monkeypatch.setattr(sources, "entry_points", lambda group: points if group == "tuner.tables" else [])
 
-    def make(name: str, *tables, code: str = "") -> Path:
+    def make(name: str, *held, code: str = "") -> Path:
         folder = tmp_path / "site"
         for part in name.split("."):
             folder /= part
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "__init__.py").write_text(code)
-        for table in tables:
+        for table in held:
             table.write(folder)
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         points.append(EntryPoint(name.replace(".", "-"), name, "tuner.tables"))
@@ -89,6 +90,25 @@ def test_a_range_of_any_other_source_beats_an_exact_row_of_the_tables_that_come_
     }
     tuner.use("triton-tuner")
     assert tuner.lookup(Problem(64, 512, 256), H200).rule == "exact"  # somebody named it
+
+
+def test_tables_that_come_with_triton_tuner_are_not_read_where_another_source_serves(
+    tmp_path, make_row, make_table, make_family, ship, monkeypatch
+):
+    folder = ship("triton.tuner", make_table(make_row(64), make_row(80)))
+    (tmp_path / "near").mkdir()
+    path = make_table(make_row(72), families=(make_family(72),)).write(tmp_path / "near")
+    tuner.use(path)
+    read, own = [], tables.read_bytes
+    monkeypatch.setattr(tables, "read_bytes", lambda path: read.append(path) or own(path))
+    for m in (72, 64, 63, 2):
+        assert source_of(Problem(m, 512, 256)) == str(path)
+        evidence.beats_vendor(Problem(m, 512, 256), H200)
+    assert evidence.is_tuned(Problem(80, 512, 256), H200)
+    assert read == []
+    assert source_of(Problem(80, 512, 256)) == "package triton.tuner"
+    evidence.beats_vendor(Problem(80, 512, 256), H200)
+    assert [each.parent for each in read] == [folder]
 
 
 def test_an_exact_row_of_a_later_source_beats_a_range_of_an_earlier_one(

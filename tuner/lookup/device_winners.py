@@ -24,7 +24,6 @@ class DeviceWinners:
             all of them takes a while.
         note: how much there is, or why there is nothing; `tuner.explain` shows it.
         families: by what problems have in common that differ in M and batch, the ranges that rows serve.
-        is_last: whether it comes with triton-tuner: then all that others hold, their ranges too, comes before its rows.
         device: the device's slug; "" where nothing is looked up.
     """
 
@@ -32,7 +31,6 @@ class DeviceWinners:
     rows: Rows
     note: str
     families: Mapping[Key, TunedBatches] = field(default_factory=dict)
-    is_last: bool = False
     device: str = ""
 
 

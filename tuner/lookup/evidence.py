@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from tuner.bounded import make_room
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.lookup.decision import TUNED
+from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import on_change, resolver
 from tuner.problem import Problem
 from tuner.problem.batches import split
@@ -40,12 +41,10 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     The evidence of a range is that of its row, divided by what the family was measured to lose between its rows. A row
     whose problem the library does not have counts as faster. An M outside of every range has no evidence.
     """
-    asked, (key, batch) = resolver(), split(problem)
-    is_exact = is_held = False
-    for winners in asked.sources.own(device.slug):
-        is_exact = is_exact or problem in winners.rows
-        family = tuned.at(batch) if (tuned := winners.families.get(key)) else None
-        is_held = is_held or (family is not None and family.place(problem.m) is not None)
+    asked = resolver()
+    is_exact, is_held = _held(problem, asked.sources.own(device.slug, ours=False))
+    if not (is_exact or is_held):  # what the user named comes before triton-tuner's own tables
+        is_exact, is_held = _held(problem, asked.sources.own(device.slug, ours=True))
     if is_exact:
         return _decide(problem, device)[1]
     if not is_held:
@@ -60,6 +59,18 @@ def beats_vendor(problem: Problem, device: Device) -> bool:
     if resolver() is not asked:
         _verdicts.clear()  # other tables were named meanwhile
     return verdict
+
+
+def _held(problem: Problem, by_source: Iterable[DeviceWinners]) -> tuple[bool, bool]:
+    """Whether any source has a row of the problem itself, and if none has, whether any has a range with its M."""
+    key, batch = split(problem)
+    is_held = False
+    for winners in by_source:
+        if problem in winners.rows:
+            return True, is_held
+        family = tuned.at(batch) if (tuned := winners.families.get(key)) else None
+        is_held = is_held or (family is not None and family.place(problem.m) is not None)
+    return False, is_held
 
 
 def _decide(problem: Problem, device: Device) -> tuple[tuple[int, int], bool]:

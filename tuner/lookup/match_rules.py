@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,24 +49,28 @@ def decide(
     device: Device,
     by_source: Iterable[DeviceWinners],
     relatives: Iterable[DeviceWinners] = (),
+    ours: Iterable[DeviceWinners] = (),
 ) -> Decision:
     """Apply the match rules in order, first to all sources that the user named, then to the tables of triton-tuner.
 
+    Each iterable may be lazy, and must start anew each time: it is gone through once for the problem's own rows, and
+    again for the ranges of its family.
+
     Args:
         problem, device: what is looked up, and where.
-        by_source: what each source holds for this device, in order. It may be lazy, and must start anew each time: it
-            is gone through once for the problem's own rows, and again for the ranges of its family.
+        by_source: what each source holds for this device, in order.
         relatives: what sources hold for other devices of the architecture; gone through when nothing else serves.
+        ours: what triton-tuner's own tables hold for this device; gone through where `by_source` does not serve.
 
     Raises:
         KernelError: no kernel serves the problem.
     """
     search = _Search(problem, device)
     if problem.is_keyed:
-        found = search.exact("exact", by_source) or search.near_key(by_source)
+        every = _Both(by_source, ours)
+        found = search.exact("exact", every) or search.near_key(every)
     else:
-        ours, named = _Part(by_source, is_last=True), _Part(by_source, is_last=False)
-        found = search.exact("exact", named) or search.family("family", named)
+        found = search.exact("exact", by_source) or search.family("family", by_source)
         found = found or search.exact("exact", ours) or search.family("family", ours)
         found = found or search.exact("same_arch", relatives) or search.family("same_arch", relatives)
     return found or search.default()
@@ -185,14 +190,14 @@ def grade(row: Row) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part(Iterable[DeviceWinners]):
-    """The sources that come with triton-tuner, or all others."""
+class _Both(Iterable[DeviceWinners]):
+    """All sources that the user named, then the tables of triton-tuner."""
 
     by_source: Iterable[DeviceWinners]
-    is_last: bool
+    ours: Iterable[DeviceWinners]
 
     def __iter__(self) -> Iterator[DeviceWinners]:
-        return (winners for winners in self.by_source if winners.is_last == self.is_last)
+        return itertools.chain(self.by_source, self.ours)
 
 
 class _Search:

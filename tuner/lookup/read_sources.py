@@ -56,9 +56,20 @@ class ReadSources:
             known = self._devices[named] = device_names.named(named, self.all())
         return known
 
-    def own(self, slug: str) -> Iterator[DeviceWinners]:
-        """What each source holds for a device itself."""
-        return (self._read(index, slug) for index in range(len(self.all())))
+    def own(self, slug: str, *, ours: bool | None = None) -> Iterator[DeviceWinners]:
+        """What each source holds for a device itself.
+
+        Args:
+            slug: the device's.
+            ours: True for the tables that come with triton-tuner alone, False for all others; these need not be read
+                where the others serve.
+        """
+        asked = [index for index, source in enumerate(self.all()) if ours is None or _is_ours(source) == ours]
+        return (self._read(index, slug) for index in asked)
+
+    def is_ours(self, name: str) -> bool:
+        """Whether a source of this name comes with triton-tuner."""
+        return any(source.name == name for source in self.all() if _is_ours(source))
 
     def of_relatives(self, device: Device) -> Iterator[DeviceWinners]:
         """What each source holds for other devices of a device's architecture."""
@@ -87,3 +98,7 @@ class ReadSources:
             if (slug, index) not in self._winners:
                 self._winners[slug, index] = replace(self.all()[index].winners(slug), device=slug)
             return self._winners[slug, index]
+
+
+def _is_ours(source: Source) -> bool:
+    return getattr(source, "is_last", False)

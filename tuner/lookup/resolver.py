@@ -112,8 +112,9 @@ class Resolver:
 
     def decide(self, problem: Problem, device: Device) -> Decision:
         """The decision about a problem, from these sources; nothing is kept."""
-        own, others = partial(self.sources.own, device.slug), partial(self.sources.of_relatives, device)
-        return match_rules.decide(problem, device, _Repeatable(own), _Repeatable(others))
+        own, others = self.sources.own, partial(self.sources.of_relatives, device)
+        named, ours = (_Repeatable(partial(own, device.slug, ours=each)) for each in (False, True))
+        return match_rules.decide(problem, device, named, _Repeatable(others), ours)
 
     def device(self, given: Device | str | None) -> Device:
         """A device itself, the one of a slug or name, or this process's for None."""
@@ -162,11 +163,10 @@ class Resolver:
         """Whether the answer for a range of Ms is that for one of them."""
         if match_rules.failed and (device.slug, problem, match.config) in match_rules.failed:
             return False
-        for winners in self.sources.own(device.slug):
-            if winners.is_last and match.rule in TUNED and match.source != winners.source:
-                break  # its rows come after this range
-            if problem in winners.rows:
-                return False
+        # The rows of triton-tuner's own tables come after the ranges of others.
+        ours = None if match.rule not in TUNED or self.sources.is_ours(match.source) else False
+        if any(problem in winners.rows for winners in self.sources.own(device.slug, ours=ours)):
+            return False
         if match.rule in TUNED:
             return True
         if any(problem in winners.rows for winners in self.sources.of_relatives(device)):

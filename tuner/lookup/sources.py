@@ -15,7 +15,7 @@ import importlib.resources
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -127,15 +127,12 @@ class TablePackage(_Folder):
 
         Args:
             point: the entry point.
-            is_last: see `DeviceWinners`.
+            is_last: whether it comes with triton-tuner: then all that others hold, their ranges too, comes before its
+                rows.
         """
         self.name = f"package {point.value}"
         self.point = point
-        self._is_last = is_last
-
-    def winners(self, slug: str) -> DeviceWinners:
-        """The rows of this device's tables."""
-        return replace(super().winners(slug), is_last=self._is_last)
+        self.is_last = is_last
 
     def tables(self) -> list[Traversable]:
         """The files of its tables.
