@@ -63,6 +63,7 @@ MODELS = {
 }
 """Configs of real architectures, small enough to run on a CPU."""
 BFLOAT16 = Precision("bfloat16")
+TAKEN = "float32, float16, bfloat16, float8_e4m3fn, bf16, fp16, fp32, e4m3"
 
 
 @pytest.fixture
@@ -408,6 +409,10 @@ def quantized(**fields):
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "8,-1"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--dtype", "int3"], 2, "unknown dtype 'int3'"),
+        *(
+            (json.dumps(MODELS["llama"] | SMALL), ["--dtype", name], 2, f"{name!r}: expected one of {TAKEN}\n")
+            for name in ("fp64", "int8", "e5m2")
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(text, typed, code, words, run, tmp_path):

@@ -19,6 +19,8 @@ from tuner.models.sizes import Sizes
 from tuner.moe import model as experts
 from tuner.problem import dtype as dtypes
 
+_DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
+"""Of linear layers, by `--dtype`."""
 _SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "eps", "count", "note")
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="NAME|CONFIG.json", type=options.Place())
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Sharded over so many GPUs.")
 @click.option("--m", "sizes", metavar="1-512,8192", default="1-512,8192", show_default=True, help="Tokens of a step.")
-@click.option("--dtype", metavar="bf16|e4m3", help="Of the linear layers. [default: the config's]")
+@click.option("--dtype", metavar="bf16|fp16|fp32|e4m3", help="Of the linear layers. [default: the config's]")
 @click.option(
     "--out", metavar="SUITE.csv", required=True, type=options.Place(path_type=Path), help="Write the suite there."
 )
@@ -41,7 +43,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     without weights and without network, and its forward says what it multiplies.
     """
     ms = Sizes.parse(sizes)
-    asked = None if dtype is None else dtypes.canonical(dtype)
+    asked = None if dtype is None else dtypes.canonical(dtype, _DTYPES)
     if out.suffix != ".csv":
         raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out}.csv")
     config = configs.load(name)

@@ -5,6 +5,7 @@ A name that nobody knows is a ProblemError.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tuner.errors import ProblemError
@@ -40,16 +41,18 @@ SHORT = {
 }
 
 
-def canonical(name: str | torch.dtype) -> str:
+def canonical(name: str | torch.dtype, of: Collection[str] = tuple(ITEMSIZE)) -> str:
     """Return torch's name of a dtype.
 
     Args:
         name: a torch dtype, its name ("bfloat16", "torch.bfloat16") or a short one ("bf16", "e4m3").
+        of: the canonical names of those that are taken.
     """
     plain = str(name).strip().lower().removeprefix("torch.")
     plain = SHORT.get(plain, plain)
-    if plain not in ITEMSIZE:
-        known = ", ".join([*ITEMSIZE, "bf16", "fp16", "fp32", "e4m3", "e5m2", "i8"])
+    if plain not in of:
+        short = (each for each in ("bf16", "fp16", "fp32", "e4m3", "e5m2", "i8") if SHORT[each] in of)
+        known = ", ".join([*of, *short])
         raise ProblemError(f"unknown dtype {name!r}: expected one of {known}")
     return plain
 
