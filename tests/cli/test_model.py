@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import re
 import subprocess
@@ -413,6 +414,8 @@ def quantized(**fields):
             (json.dumps(MODELS["llama"] | SMALL), ["--dtype", name], 2, f"{name!r}: expected one of {TAKEN}\n")
             for name in ("fp64", "int8", "e5m2")
         ),
+        ('{"model_type": "autoformer"}', [], 1, "The `prediction_length` config needs to be specified."),
+        ('{"model_type": "align_vision_model"}', [], 1, "builds no model of 'align_vision_model' by itself: name the"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(text, typed, code, words, run, tmp_path):
@@ -434,6 +437,50 @@ def test_a_model_without_linear_layers_is_one_line():
 
     with pytest.raises(ModelError, match="Empty has no linear layers"):
         families.find(Empty(), BFLOAT16)
+
+
+KERNELS = """
+def __getattr__(name):
+    def kernel(*_, **__):
+        raise RuntimeError("no GPU")
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return kernel
+"""
+
+
+@pytest.mark.parametrize("package", ["causal_conv1d", "fla"])
+def test_kernels_that_transformers_prefers_where_they_are_installed_are_not_asked(package, tmp_path, monkeypatch):
+    (tmp_path / f"{package}.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in (package, "transformers.models.qwen3_next.modeling_qwen3_next"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    layers = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 4, **EXPERTS}
+    config = transformers.AutoConfig.for_model("qwen3_next", **{**SMALL, **layers})
+    found = {
+        name for each in families.find(configs.build(config, "bfloat16"), BFLOAT16).families for name in each.weights
+    }
+    assert "model.layers.*.linear_attn.in_proj_qkvz.weight" in found
+    assert importlib.import_module(package).anything
+
+
+class Compared(torch.nn.Module):
+    """Takes two inputs, as OneFormer does, which names them in a list."""
+
+    main_input_name = ("input_ids", "other_ids")
+    config = transformers.AutoConfig.for_model("llama")
+
+    def __init__(self):
+        super().__init__()
+        with torch.device("meta"):
+            self.embed, self.linear = torch.nn.Embedding(8, 16), torch.nn.Linear(16, 32)
+
+    def forward(self, input_ids, other_ids):
+        return self.linear(self.embed(input_ids)) * self.embed(other_ids)[..., :1]
+
+
+def test_a_model_may_name_several_inputs():
+    assert [each.weights for each in families.find(Compared(), BFLOAT16).families] == [("linear.weight",)]
 
 
 class Scan(torch.nn.Module):

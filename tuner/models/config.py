@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from tuner.models.products import SCALE_BLOCK
 from tuner.problem import dtype as dtypes
 
 _ADVICE = "name the config.json of a Hugging Face model"
+_KERNELS = ("causal_conv1d", "fla", "mamba_ssm")
+"""Packages whose kernels transformers prefers to its own code where they are installed. They need a GPU and weights."""
 
 
 def load(name: str) -> Any:
@@ -105,6 +110,8 @@ def _cached(name: str) -> Path:
 def build(config: Any, dtype: str) -> Any:
     """Build a config's model on the meta device, in evaluation mode.
 
+    What transformers imports for it keeps to torch's operators for the rest of the process.
+
     Args:
         config: see `load`.
         dtype: torch's name of the weights' dtype.
@@ -116,17 +123,38 @@ def build(config: Any, dtype: str) -> Any:
     import transformers
 
     classes: Any = (getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ())
-    makers: list[Any] = [each._from_config for each in classes if hasattr(each, "_from_config")]
-    makers += [transformers.AutoModelForCausalLM.from_config, transformers.AutoModel.from_config]
+    autos = (
+        (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.AutoModelForCausalLM),
+        (transformers.MODEL_MAPPING, transformers.AutoModel),
+    )
     failures = []
-    with torch.device("meta"), warnings.catch_warnings():
+    with torch.device("meta"), warnings.catch_warnings(), _without_kernels():
         warnings.simplefilter("ignore")
+        makers: list[Any] = [each._from_config for each in classes if hasattr(each, "_from_config")]
+        makers += [auto.from_config for known, auto in autos if type(config) in known]
         for make in makers:
             try:
                 return make(config, dtype=dtypes.to_torch(dtype)).eval()
             except Exception as e:  # noqa: BLE001  an architecture may raise anything; the next class may work
                 failures.append(e)
+    if not failures:
+        raise ModelError(f"transformers builds no model of {config.model_type!r} by itself: {_ADVICE}")
     raise ModelError(f"transformers cannot build a {config.model_type} model ({in_short(failures[0])}): {_ADVICE}")
+
+
+@contextmanager
+def _without_kernels() -> Iterator[None]:
+    """Let no package of kernels be imported inside the block."""
+    imported = {name: sys.modules.get(name) for name in _KERNELS}
+    sys.modules.update(dict.fromkeys(_KERNELS))  # type: ignore[arg-type]  # None is how Python marks such a module
+    try:
+        yield
+    finally:
+        for name, module in imported.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def products(model: Any, sequences: int, length: int) -> list[WeightProduct]:
         ModelError: it cannot be run without weights, or takes no tokens.
     """
     tokens = torch.zeros(sequences, length, dtype=torch.long, device="meta")
-    kwargs: dict[str, Any] = {model.main_input_name: tokens}
+    main = model.main_input_name  # some models have several
+    kwargs: dict[str, Any] = dict.fromkeys([main] if isinstance(main, str) else main, tokens)
     parameters = inspect.signature(model.forward).parameters
     if getattr(model.config, "is_encoder_decoder", False):
         kwargs["decoder_input_ids"] = tokens
