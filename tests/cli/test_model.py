@@ -41,6 +41,8 @@ MODELS = {
     "qwen": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True},
     "qwen_moe": {"model_type": "qwen3_moe", "num_experts": 4, **EXPERTS, "mlp_only_layers": [1]},
     "gemma": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "sliding_window_pattern": 2},
+    "gemma_4": {"model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"]},
+    "lfm": {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "layer_types": ["full_attention"] * 4},
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
     "phi": {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
     "phi_1": {"model_type": "phi", "architectures": ["PhiForCausalLM"]},
@@ -298,6 +300,29 @@ def test_norms_of_heads_have_a_row_for_each_head_of_a_gpu(run, tmp_path, written
         ]
         assert [(row["m"], row["count"]) for row in norms if row["n"] == "64"] == [("1-8", "9")]
         assert {row["eps"] for row in norms} == {"1e-06"}
+
+
+def test_norms_of_one_name_may_have_several_lengths(run, tmp_path, written):
+    layers = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 32}
+    for tp, heads in ((1, ["4-32", "2-16"]), (2, ["2-16", "1-8"])):
+        out = tmp_path / f"{tp}.csv"
+        config = written("gemma_4", **layers, hidden_size_per_layer_input=8)
+        assert run("model", config, "--m", "1-8", "--tp", tp, "--out", out)[0] == 0
+        norms = [(row["m"], row["n"], row["note"]) for row in rows(out) if row["op"] == "rms_norm" and row["n"] != "64"]
+        assert norms == [
+            (heads[0], "16", "self_attn.q_norm"),
+            (heads[1], "16", "self_attn.k_norm"),
+            (heads[0], "32", "self_attn.q_norm"),
+            (heads[1], "32", "self_attn.k_norm"),
+            ("2-16", "8", "model.per_layer_projection_norm"),  # of each layer, not of heads: every GPU has all
+        ]
+
+
+def test_norms_of_heads_that_no_plan_divides_have_every_row(run, tmp_path, written):
+    out = tmp_path / "out.csv"
+    assert run("model", written("lfm"), "--m", "1-8", "--tp", 2, "--out", out)[0] == 0
+    norms = [(row["m"], row["note"]) for row in rows(out) if row["op"] == "rms_norm" and row["n"] == "16"]
+    assert norms == [("4-32", "self_attn.q_layernorm"), ("2-16", "self_attn.k_layernorm")]
 
 
 def test_norms_that_accelerate_leaves_are_no_families(run, tmp_path, written):

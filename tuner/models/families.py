@@ -18,7 +18,7 @@ from tuner.models.accelerate_mlp import gate_of, holds_mlp
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
 from tuner.models.lines import Line
-from tuner.models.norm_calls import NormCalls
+from tuner.models.norm_calls import Norms
 from tuner.models.products import Product
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 from tuner.problem.gemm_fields import contiguous_aligned
@@ -114,7 +114,7 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     families = tuple(GemmFamily(*key, tuple(dict.fromkeys(names)), len(names)) for key, names in weights.items())
     names_of_all = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     whole = tuple(name for name in names_of_all if sharding.is_whole(model, name))
-    experts, norms = tuple(_experts(model, families)), tuple(_norms(normalized, tp))
+    experts, norms = tuple(_experts(model, families)), tuple(_norms(model, normalized, tp))
     return ModelGemms(families, dict(left_out), whole, experts, norms, tuple(_mlps(model, weights, tp)))
 
 
@@ -140,16 +140,17 @@ def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]],
         yield GemmFamily(*key, tuple(dict.fromkeys(names)), len(names))
 
 
-def _norms(normalized: Mapping[str, NormCalls], tp: int) -> Iterator[GemmFamily]:
-    """Yield the families of a model's norms. GPUs divide the rows of heads among them; other rows every GPU has."""
+def _norms(model: Any, normalized: Mapping[Norms, list[int]], tp: int) -> Iterator[GemmFamily]:
+    """Yield the families of a model's norms. GPUs may divide the rows of heads among them; other rows every GPU has."""
     families: dict[tuple[Product, float, str, int], list[str]] = {}
-    for name, calls in normalized.items():
-        half = len(calls.rows) // 2
-        for one, other in dict.fromkeys(zip(calls.rows[:half], calls.rows[half:], strict=False)):
+    for (name, product, eps), rows in normalized.items():
+        half, heads_of = len(rows) // 2, tp if sharding.divides_heads(model, name) else 1
+        for one, other in dict.fromkeys(zip(rows[:half], rows[half:], strict=False)):
             of, factor = _counted(one, other) or (FIXED, 0)
-            if of != FIXED and (factor == 1 or factor % tp == 0):
-                key = calls.product, calls.eps, of, max(1, factor // tp)
-                families.setdefault(key, []).extend([name] * calls.rows[:half].count(one))
+            gpus = heads_of if factor > 1 else 1
+            if of != FIXED and factor % gpus == 0:
+                key = product, eps, of, factor // gpus
+                families.setdefault(key, []).extend([name] * rows[:half].count(one))
     for (product, eps, of, factor), names in families.items():
         yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), eps=eps)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,33 +17,32 @@ from tuner.problem import gemm_fields
 from tuner.problem.gemm_fields import contiguous_aligned
 
 
-@dataclass(frozen=True, slots=True)
-class NormCalls:
-    """Norms of one generic name.
+class Norms(NamedTuple):
+    """Norms that have a generic name, a length and a dtype in common; layers may differ in them.
 
     Attributes:
+        name: their generic name.
         product: what they compute, with the weight's length as N.
         eps: what they add to the mean of the squares.
-        rows: how many rows each call had, in order.
     """
 
+    name: str
     product: Product
     eps: float
-    rows: list[int] = field(default_factory=list)
 
 
 @contextmanager
-def counted(model: nn.Module) -> Iterator[dict[str, NormCalls]]:
-    """Count the rows of a model's norms inside the block, by their generic names.
+def counted(model: nn.Module) -> Iterator[dict[Norms, list[int]]]:
+    """Note how many rows each call of a model's norms has inside the block, in order.
 
     A call in another dtype than the weight's is not counted, because the layer's own forward serves it.
     """
-    counts: dict[str, NormCalls] = {}
+    counts: dict[Norms, list[int]] = {}
     hooks = []
     for name, layer in model.named_modules():
-        if is_norm(layer) and (empty := _calls_of(layer)) is not None:
-            calls = counts.setdefault(sharding.generic(name), empty)
-            hooks.append(layer.register_forward_pre_hook(_counting(calls)))
+        if is_norm(layer) and (norms := _norms_of(sharding.generic(name), layer)) is not None:
+            rows = counts.setdefault(norms, [])
+            hooks.append(layer.register_forward_pre_hook(_counting(norms.product, rows)))
     try:
         yield counts
     finally:
@@ -52,23 +50,22 @@ def counted(model: nn.Module) -> Iterator[dict[str, NormCalls]]:
             hook.remove()
 
 
-def _calls_of(layer: nn.Module) -> NormCalls | None:
+def _norms_of(name: str, layer: nn.Module) -> Norms | None:
     weight, form = layer._parameters["weight"], form_of(layer)
     if weight is None or form is None or not gemm_fields.is_eps(layer.__dict__[form.epsilon]):
         return None
     n, kind = len(weight), dtypes.name_of(weight.dtype)
     aligned = contiguous_aligned("rms_norm", (1, n, 1), (kind, kind, kind), "nn")
     product = Product("rms_norm", weight.device.type, n, 1, kind, kind, kind, "nn", aligned)
-    return NormCalls(product, layer.__dict__[form.epsilon])
+    return Norms(name, product, layer.__dict__[form.epsilon])
 
 
-def _counting(calls: NormCalls) -> Any:
-    """A hook that counts the rows of each call."""
-    kind, n = calls.product.a_dtype, calls.product.n
+def _counting(product: Product, rows: list[int]) -> Any:
+    """A hook that notes the rows of each call."""
 
     def count(_layer: nn.Module, args: tuple[Any, ...]) -> None:
         x = args[0] if args else None
-        if isinstance(x, torch.Tensor) and (dtypes.name_of(x.dtype), x.shape[-1]) == (kind, n):
-            calls.rows.append(x.numel() // n)
+        if isinstance(x, torch.Tensor) and (dtypes.name_of(x.dtype), x.shape[-1]) == (product.a_dtype, product.n):
+            rows.append(x.numel() // product.n)
 
     return count

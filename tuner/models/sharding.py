@@ -68,6 +68,17 @@ def is_whole(model: Any, weight: str) -> bool:
     return _style(model, weight) is None
 
 
+def divides_heads(model: Any, norm: str) -> bool:
+    """Whether the plan gives each GPU a part of the heads whose rows a norm has: whether a layer beside it keeps them.
+
+    Args:
+        model: see `config.build`.
+        norm: the generic name of a norm.
+    """
+    block = norm.rpartition(".")[0]
+    return any(style == "colwise" and name.rpartition(".")[0] == block for name, style in _plan(model).items())
+
+
 def _style(model: Any, weight: str) -> str | None:
     """How the plan shards a weight: "colwise", "rowwise" or not at all."""
     plan, name = _plan(model), generic(weight)
