@@ -8,14 +8,15 @@ import json
 import re
 import subprocess
 import sys
+import types
 from collections import Counter
 
 import pytest
 import torch
 
-from tuner.errors import ModelError
+from tuner.errors import ModelError, UsageError
 from tuner.models import config as configs
-from tuner.models import families
+from tuner.models import families, sharding
 from tuner.models.config import Precision
 from tuner.models.sizes import SEQUENCES, TOKENS, Sizes
 from tuner.problem import suite
@@ -124,7 +125,7 @@ import json, re, sys
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism
-from tuner.errors import ModelError
+from tuner.errors import ModelError, UsageError
 from tuner.models import config as configs
 dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
 mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
@@ -177,6 +178,15 @@ def test_a_bias_is_added_after_the_sum_where_gpus_share_the_inputs(written):
 def test_heads_need_not_be_divisible_where_the_plan_gathers_them_again(written):
     found = families.find(built(written("phi")), BFLOAT16, tp=4)  # two heads of keys and values
     assert {name.split(".")[-2]: each.product.n for each in found.families for name in each.weights}["qkv_proj"] == 32
+
+
+def test_the_heads_of_each_layer_are_checked_where_layers_differ():
+    config = transformers.AutoConfig.for_model("llama", **SMALL, per_layer_config={1: {"num_key_value_heads": 4}})
+    plan = {"model.layers.*.self_attn.k_proj": "colwise"}
+    model = types.SimpleNamespace(tp_plan=plan, config=config)
+    sharding.check(model, 2)
+    with pytest.raises(UsageError, match="--tp 4 does not divide the 2 key-value heads"):
+        sharding.check(model, 4)
 
 
 def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):

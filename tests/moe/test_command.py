@@ -157,18 +157,21 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--routing", "ids.json"), "token 1 goes to expert 4: expected 0 to 3"),
         (("--model", "llama.json"), "a llama model has no experts"),
         (("--model", "none.json"), "none.json"),
+        (("--model", "pruned.json"), "layers of this mixtral model differ in their experts"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama.json").write_text('{"model_type": "llama"}')
     (tmp_path / "ids.json").write_text("[[0, 1], [3, 4]]")
+    pruned = {"model_type": "mixtral", "per_layer_config": {"0": {"intermediate_size": 96}}}
+    (tmp_path / "pruned.json").write_text(json.dumps(pruned))
     with pytest.raises(SystemExit) as ended:
         main(["moe", "--for", "vllm", *WHERE, *words])
     err = capfd.readouterr().err
     assert (ended.value.code, len(err.splitlines())) == (ended.value.code or 1, 1), err
     assert said in err
-    assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json", "pruned.json"}
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,16 @@ def check(model: Any, tp: int) -> None:
     if not _plan(model):
         raise UsageError(f"{type(model).__name__} has no tensor-parallel plan: leave --tp out")
     config = model.config.get_text_config()
+    layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else (config,)
     of_heads = (
         ("q_proj", "num_attention_heads", "attention heads"),
         ("k_proj", "num_key_value_heads", "key-value heads"),
     )
     for projection, field, noun in of_heads:
-        heads = getattr(config, field, None)
         is_split = any(name.endswith(projection) and style == "colwise" for name, style in _plan(model).items())
-        if is_split and isinstance(heads, int) and heads % tp:
+        numbers = (getattr(layer, field, None) for layer in layers)
+        heads = next((each for each in numbers if isinstance(each, int) and each % tp), None)
+        if is_split and heads is not None:
             raise UsageError(
                 f"--tp {tp} does not divide the {heads} {noun} of {type(model).__name__}: {_divisors(heads)}"
             )

@@ -38,7 +38,13 @@ def sizes(name: str) -> dict[str, int]:
         ModelError: the config cannot be read, or its model has no experts.
     """
     config = configs.load(name).get_text_config()
-    values = {size: _first(config, names) for size, names in _NAMES.items()}
+    try:
+        values = {size: _first(config, names) for size, names in _NAMES.items()}
+    except RuntimeError as e:  # transformers' own, of a field in which layers differ
+        raise ModelError(
+            f"{name}: layers of this {config.model_type} model differ in their experts: expected one size of each: "
+            "type --experts, --hidden, --intermediate and --topk of a layer"
+        ) from e
     if lacking := [size for size, value in values.items() if value is None]:
         tried = ", ".join(_NAMES[lacking[0]])
         raise ModelError(
