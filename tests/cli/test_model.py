@@ -37,6 +37,7 @@ SMALL = {
     "pad_token_id": 0,
 }
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
 MODELS = {
     "llama": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
     "qwen": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True},
@@ -44,6 +45,7 @@ MODELS = {
     "gemma": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "sliding_window_pattern": 2},
     "gemma_4": {"model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"]},
     "lfm": {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "layer_types": ["full_attention"] * 4},
+    "bamba": {"model_type": "bamba", "architectures": ["BambaForCausalLM"], **MAMBA},
     "mistral": {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
     "phi": {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
     "phi_1": {"model_type": "phi", "architectures": ["PhiForCausalLM"]},
@@ -337,6 +339,9 @@ def test_norms_of_heads_that_no_plan_divides_have_every_row(run, tmp_path, writt
 
 def test_norms_that_accelerate_leaves_are_no_families(run, tmp_path, written):
     out = tmp_path / "out.csv"
+    assert run("model", written("bamba"), "--dtype", "fp32", "--m", "1-8", "--out", out)[0] == 0  # gates within norms
+    (norms,) = (row for row in rows(out) if row.get("op") == "rms_norm")
+    assert norms["note"] == "input_layernorm pre_ff_layernorm model.final_layernorm"
     assert run("model", written("phi_1"), "--m", "1-8", "--out", out)[0] == 0  # it has layer norms
     assert not [row for row in rows(out) if row.get("op") == "rms_norm"]
 

@@ -35,7 +35,7 @@ class Norms(NamedTuple):
 def counted(model: nn.Module) -> Iterator[dict[Norms, list[int]]]:
     """Note how many rows each call of a model's norms has inside the block, in order.
 
-    A call in another dtype than the weight's is not counted, because the layer's own forward serves it.
+    Left out are calls that the layer's own forward serves: in another dtype than the weight's, and with a gate.
     """
     counts: dict[Norms, list[int]] = {}
     hooks = []
@@ -64,7 +64,7 @@ def _counting(product: Product, rows: list[int]) -> Any:
     """A hook that notes the rows of each call."""
 
     def count(_layer: nn.Module, args: tuple[Any, ...]) -> None:
-        x = args[0] if args else None
+        x = args[0] if len(args) == 1 else None
         if isinstance(x, torch.Tensor) and (dtypes.name_of(x.dtype), x.shape[-1]) == (product.a_dtype, product.n):
             rows.append(x.numel() // product.n)
 
