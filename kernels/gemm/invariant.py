@@ -71,8 +71,10 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = 
         tried = invariant_space(problem, device)
         if (found := tried.best(lambda config: estimate_us(config, problem, device))) is not None:
             return found
-        formula = default_config(tall_enough(problem, device), device)
-        return formula if tried.rejection(formula, fatal_only=True) is None else tried.smallest()
+        # Nothing is worth trying here. What a fatal rule rejects may not even end, so it is no last resort.
+        others = (default_config(tall_enough(problem, device), device), *tried.programs())
+        able = (one for one in others if tried.rejection(one, fatal_only=True) is None)
+        return min(able, key=lambda one: (estimate_us(one, problem, device), one), default=None) or tried.smallest()
 
     kept = {"supports": invariant_supports, "space": invariant_space, "default_config": invariant_default}
     return {**fields, **kept, "invariance": Invariance(witness, rows)}

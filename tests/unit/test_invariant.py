@@ -162,6 +162,20 @@ def test_few_columns_are_summed_in_parts_of_one_length_whatever_m_and_the_kernel
     assert ("cluster_k" in serving, "split_k" in serving) == (parts > 1, parts > 1)
 
 
+def test_no_kernels_default_is_one_that_cannot_run():
+    """A ring of one stage for several steps waits for itself: a GPU hung on such a default of 1x128x1280."""
+    draw, served = random.Random(5), set()
+    for _ in range(60):
+        m, n, k = (round(math.exp(draw.uniform(0, math.log(top)))) for top in (2048, 2304, 16384))
+        n, k = (-(-side // 64) * 64 for side in (n, k))
+        problem = Problem(m, n, k, dtype="bf16", layout=draw.choice(("nt", "nn", "tn")), invariant=True)
+        for spec in registry.serving(problem, H200):
+            config, tried = spec.default_config(problem, H200), spec.space(problem, H200)
+            assert tried.rejection(config, fatal_only=True) is None, (problem, config)
+            served.add((spec.name, sums.family_parts(problem)))
+    assert {("cluster_k", 4), ("cluster_k", 8), ("split_k", 2), ("swap_ab", 4), ("warp_specialized", 8)} <= served
+
+
 def test_parts_have_one_length_or_there_are_none():
     assert sums.family_parts(Problem(1, 256, 64 * 37, dtype="bf16", invariant=True)) == 1
     assert sums.family_parts(Problem(1, 256, 64 * 38, dtype="bf16", invariant=True)) == 2

@@ -215,6 +215,8 @@ def _idle(config: Config, problem: Problem, device: Device) -> str | None:
     blocks, steps = config.integer("SPLIT_K"), -(-problem.k // config.integer("BLOCK_SIZE_K"))
     if blocks > steps:
         return f"{blocks} blocks for {steps} steps along K"
+    if family_parts(problem) > 1:
+        return None  # the family's parts are what they are
     count = programs(config, problem)
     larger = 2 * blocks <= min(steps, max(BLOCKS)) and cluster_sizes.room(2 * blocks, device) > 0
     if larger and _FEW_BLOCKS * count < device.sm_count:
