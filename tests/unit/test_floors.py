@@ -241,6 +241,58 @@ assert not heavy, heavy
 """
 
 
+ACCELERATE = """
+import sys
+import torch
+from torch import nn
+
+class RMSNorm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), 1e-6
+
+    def forward(self, x):
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.SiLU()
+        self.gate_proj, self.up_proj = (nn.Linear(4096, 14336, bias=False, device="meta") for _ in range(2))
+        self.down_proj = nn.Linear(14336, 4096, bias=False, device="meta")
+
+    def forward(self, x):
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+
+model = nn.Sequential(RMSNorm(4096), Gated()).bfloat16()
+before = set(sys.modules)
+from tuner.hardware import device
+from tuner.kernels.ops import arguments
+device.current = lambda index=None: next(each for each in device.MODELS if each.slug.startswith("nvidia-h100"))
+arguments.has_kernels = lambda _: True  # that of the GPU that is not there
+from tuner.models import accelerate
+done = accelerate(model)
+assert (len(done.exchanged), len(done.norms), len(done.mlps)) == (3, 1, 1), str(done)
+added = {name.partition(".")[0] for name in set(sys.modules) - before} - {"tuner"}
+assert not added & {"triton", "numpy", "sqlite3", "msgspec", "click", "rich", "sqlalchemy", "transformers"}, added
+compiler = {"torch._dynamo", "torch._inductor", "torch.utils.flop_counter"} & (set(sys.modules) - before)
+assert not compiler, compiler
+kernels = {name for name in sys.modules if name.startswith("tuner.kernels.")}
+assert not kernels & {"tuner.kernels.ops.fused_experts", "tuner.kernels.ops.softmax", "tuner.kernels.ops.bmm"}, kernels
+"""
+
+
+def test_accelerating_a_model_imports_neither_triton_nor_torchs_compiler(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed: there is no model")
+    monkeypatch.setenv("TUNER_TABLES", "")
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "none.db"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    command = [sys.executable, "-B", "-c", ACCELERATE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_has_no_side_effects_and_a_lookup_imports_nothing_heavy(tmp_path, make_row, make_table, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
     path = make_table(make_row()).write(tmp_path)
