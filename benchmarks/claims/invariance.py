@@ -3,21 +3,23 @@
     python benchmarks/claims/invariance.py --out FOLDER
     python benchmarks/claims/invariance.py --suite tiny.csv --problems 8 --device interpreter --out FOLDER
 
-The families of the suite are tuned invariant into a new database. `tuner verify --invariance` compares their rows
-between Ms, under the configs that lookups give. At random Ms the served configs then play torch's library, which is
-not invariant, in paired rounds. Random problems of other N and K, which nobody tuned, are computed whole and in a part
-of their rows, and those are counted of which any bit of these rows differs. Last, orders that the rule leaves out
-are held against the family's own: how many problems have the same bits in two parts, or by mma.sync.
-FOLDER must not exist yet; it receives the database, the compile cache, the log and invariance.json, which is written
-anew after each of these.
+The families of the suite are tuned invariant into a new database; a trial whose bits differ from the family's own is a
+WRONG_RESULT there. At random Ms the served configs then play torch's library, which is not invariant, in paired rounds.
+Random problems of other N and K, which nobody tuned, are computed whole and in a part of their rows, and those are
+counted of which any bit of these rows differs. Orders that the rule leaves out are held against the family's own: how
+many problems have the same bits in two parts, or by mma.sync. Last, `tuner verify --invariance` compares the families'
+rows between Ms, under the configs that lookups give. FOLDER must not exist yet; it receives the database, the compile
+cache, the log and invariance.json, which is written anew after each of these.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import math
 import random
+import sqlite3
 import statistics
 import sys
 import time
@@ -67,6 +69,8 @@ def main() -> None:
     run = tuner(folder, "run", "--suite", asked, "--invariant", "--db", "invariant.db", *on, accept=(0, 1))
     tuning_s = time.monotonic() - begin
     body: dict[str, Any] = {"tuning_s": round(tuning_s, 1), "tuned_problems": len(run["problems"])}
+    with contextlib.closing(sqlite3.connect(folder / "invariant.db")) as database:
+        body["trials"] = dict(database.execute("SELECT state, count(*) FROM trial GROUP BY state"))
     use(folder / "invariant.db")
     logging.getLogger("tuner.lookup").setLevel(logging.ERROR)  # the random problems are untuned on purpose
     with PairedRunner(gpus_of(args.device)[0]) as runner:
