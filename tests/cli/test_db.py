@@ -108,6 +108,14 @@ def test_backup_prints_where_the_copy_is(tuner, database, tmp_path):
     assert f"could be written to {tmp_path / 'copy.db' / 'in.db'}" in err
 
 
+def test_an_empty_file_has_no_backup(tuner, tmp_path):
+    (tmp_path / "empty.db").touch()
+    code, out, err = tuner("db", "backup", "--db", tmp_path / "empty.db")
+    assert (code, out) == (1, "")
+    assert err == f"tuner: {tmp_path / 'empty.db'} is empty, there is nothing to copy: name another with --db\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.db"]
+
+
 @pytest.mark.parametrize("command", ["upgrade", "current", "check", "backup"])
 @pytest.mark.parametrize("content", ["garbage", "a folder", "a pipe", "somebody else's", "with Alembic"])
 def test_what_is_no_database_of_ours_is_one_line_and_exit_code_1(tuner, tmp_path, command, content):

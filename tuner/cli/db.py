@@ -86,6 +86,8 @@ def backup(destination: Path | None, db: str | None, as_json: bool) -> None:
     path = locate(db).path
     if path is None:
         raise StoreError(f"{location} is on a server: copy it by its own means, for instance pg_dump")
+    if revision is None:
+        raise StoreError(f"{location} is empty, there is nothing to copy: name another with --db")
     copy = backup_file(path, revision=revision, destination=destination)
     if as_json:
         output.print_json({"location": location, "revision": revision, "backup": copy})
