@@ -76,12 +76,12 @@ def parameters(
 def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
     """What is wrong with a parameter's value, or None; powers of two may lie outside the axis."""
     if isinstance(values[0], bool):
-        return None if isinstance(value, bool) else repr(value)
+        return None if isinstance(value, bool) else f"{value!r}: expected true or false"
     if isinstance(values[0], str):
         return None if value in values else f"{value!r}: expected {' or '.join(map(str, values))}"
     lowest = 0 if 0 in values or name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
-        return repr(value)
+        return f"{value!r}: expected a whole number, {lowest} or more"
     known = value in values or not (name.startswith(("BLOCK", "SPLIT_N")) or name == "num_warps")
     if not known and value & (value - 1):
         return f"{value}, no power of two"

@@ -109,6 +109,13 @@ def test_a_form_alone_is_on_stdout_and_the_figures_beside_it(inspect):
     assert "8 waves a SIMD" in done.stderr
 
 
+@pytest.mark.parametrize(("typed", "target"), [("sm_80", "cuda:80"), ("gfx942", "hip:gfx942")])
+def test_a_target_may_be_named_by_its_architecture(inspect, typed, target):
+    done = inspect("add_block", *VECTOR[:2], "--target", typed, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["target"] == target
+
+
 def test_every_form_is_saved_on_request(inspect, tmp_path):
     done = inspect("add_block", *VECTOR, "--config", "BLOCK_SIZE=256 num_warps=2", "--out", str(tmp_path / "forms"))
     assert done.exit_code == 0, done.output
@@ -161,7 +168,8 @@ MISTAKES = {
     "parameters are not JSON": (*ADD, "--config", '{"BLOCK_SIZE":'),
     "cannot run on cuda:90: parameters: num_warps is missing": (*ADD, "--config", SHORT),
     "cannot run on cuda:90: parameters: BLOCK_SIZE is 100, no power": (*ADD, "--config", "BLOCK_SIZE=100"),
-    "cannot run on cuda:90: parameters: num_warps is 'few'": (*ADD, "--config", "num_warps=few"),
+    "cannot run on cuda:90: parameters: num_warps is 'few': expected a whole": (*ADD, "--config", "num_warps=few"),
+    "parameters: launch_pdl is 5: expected true or false": (*ADD, "--config", "launch_pdl=5"),
     "cannot run on cuda:80: shared memory: ": ("pointer", *GEMM, "--target", "cuda:80", "--config", LARGE),
     "num_warps is there twice": (*ADD, "--config", "num_warps=4,num_warps=8"),
     "a config is empty": (*ADD, "--config", ""),

@@ -50,7 +50,7 @@ def find_kernel(name: str) -> KernelSpec:
 
 
 def find_target(text: str | None) -> Device:
-    """The device of a target such as cuda:90 or hip:gfx942; without one, this machine's GPU or an H200."""
+    """The device of a target such as cuda:90, hip:gfx942 or sm_90; without one, this machine's GPU or an H200."""
     if text is None:
         try:
             here = devices.current()
@@ -58,8 +58,8 @@ def find_target(text: str | None) -> Device:
             return KNOWN["sm_90"]
         return KNOWN["sm_90"] if here.is_interpreter else here
     kind, _, arch = text.partition(":")
-    device = KNOWN.get({"cuda": f"sm_{arch}", "hip": arch}.get(kind, ""))
-    if device is None or (kind == "hip") != (device.vendor == "amd"):
+    device = KNOWN.get({"cuda": f"sm_{arch}", "hip": arch}.get(kind, text))
+    if device is None or (kind == "hip" and device.vendor != "amd"):
         raise UsageError(f"unknown target {text!r}: known are {', '.join(map(target_of, KNOWN.values()))}")
     return device
 
