@@ -129,6 +129,14 @@ def test_a_kernel_that_nothing_is_of_is_named(tuner):
     assert tuner("trials", "--kernel", "nope")[2].startswith("no trial is of kernel 'nope': leave --kernel out")
 
 
+@pytest.mark.parametrize("listed", ["winners", "trials", "problems"])
+def test_a_name_that_no_problem_has_is_told_with_those_that_they_have(tuner, listed):
+    code, out, err = tuner(listed, "--problem", "foo=64")
+    assert (code, out) == (0, "")
+    assert err.startswith("no problem here has 'foo': they have m, n, k, a_dtype, ")
+    assert tuner(listed, "--problem", "M=64,Layout=nt")[2] == "none match: leave a filter out\n"
+
+
 def test_runs_that_a_limit_hides_are_counted(tuner):
     _, out, err = tuner("runs", "--limit", "1")
     assert (len(out.splitlines()), err) == (2, "the newest 1 of 2: --limit 2 shows all\n")

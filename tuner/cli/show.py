@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tuner.store.listing import TrialRow
     from tuner.store.store import Store
 
+    _Key = Sequence[tuple[str, Extra]]
+
 NEWEST = 50
 """How many trials or runs a table shows without `--limit`; JSON has them all."""
-_NONE_MATCH = "none match: leave a filter out"
 
 
 @click.group()
@@ -73,7 +74,7 @@ def winners(
             and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
         ][:limit]
-        empty = "" if listed else _no_winner(store, kernel)
+        empty = "" if listed else _no_winner(store, kernel, key)
     slugs = {one.device.slug for one in listed}
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
     ranges = [served[one.device.slug].get(one.problem) for one in listed]
@@ -122,7 +123,7 @@ def trials(
     with options.open_store(db, device) as store:
         listed = store.trials(asked, limit=_newest(limit, as_json=as_json))
         count = store.count_trials(asked)
-        empty = "" if count else _no_trial(store, kernel)
+        empty = "" if count else _no_trial(store, kernel, key)
     if as_json:
         print_json([_trial_document(row) for row in listed])
         return
@@ -191,7 +192,7 @@ def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], li
     wanted, key = _problems_of(filters)
     with options.open_store(db, device) as store:
         listed = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
-        empty = _NONE_MATCH if not listed and store.problems(limit=1) else "no problems: `tuner run` tries some"
+        empty = "" if listed else _no_problem(store, key)
     if as_json:
         print_json(listed)
         return
@@ -200,17 +201,17 @@ def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], li
     print_table(("problem", *counts), rows, empty=empty)
 
 
-def _no_winner(store: Store, kernel: str | None) -> str:
+def _no_winner(store: Store, kernel: str | None, key: _Key) -> str:
     """Say why no winner is shown."""
     kernels = sorted({winner.config.kernel for winner in store.winners()})
     if not kernels:
         return "no winners: `tuner run` makes them"
     if kernel is not None and kernel not in kernels:
         return f"no winner is of kernel {kernel!r}: they are of {', '.join(kernels)}"
-    return _NONE_MATCH
+    return _no_problem(store, key)
 
 
-def _no_trial(store: Store, kernel: str | None) -> str:
+def _no_trial(store: Store, kernel: str | None, key: _Key) -> str:
     """Say why no trial is shown."""
     from tuner.store.listing import TrialFilter
 
@@ -218,7 +219,19 @@ def _no_trial(store: Store, kernel: str | None) -> str:
         return "no trials: `tuner run` makes them"
     if kernel is not None and not store.count_trials(TrialFilter(kernel=kernel)):
         return f"no trial is of kernel {kernel!r}: leave --kernel out to see which there are"
-    return _NONE_MATCH
+    return _no_problem(store, key)
+
+
+def _no_problem(store: Store, key: _Key) -> str:
+    """Say why no problem is shown; a name that none has is told with those that there are."""
+    there = [row.problem for row in store.problems()]
+    if not there:
+        return "no problems: `tuner run` tries some"
+    known = tuple(dict.fromkeys(name for problem in there for name in text.names(problem)))
+    for name, _ in key:
+        if name not in known and name.lower() not in known:
+            return f"no problem here has {name!r}: they have {', '.join(known)}"
+    return "none match: leave a filter out"
 
 
 def _newest(limit: int | None, *, as_json: bool) -> int | None:

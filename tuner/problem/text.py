@@ -20,6 +20,7 @@ UNIT_SIZES = {"vector_add": ("n", "k"), "softmax": ("k",), "rms_norm": ("k",)}
 ONE_M = ("vector_add", "softmax")
 """Ops of which a command tunes the M of a call alone; of others it tunes a range that holds it."""
 _SIZES = ("m", "n", "k")
+_PARTS = (*_SIZES, "a_dtype", "b_dtype", "out_dtype", "layout", "epilogue", "precision", "aligned")
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS[1:])
 
 
@@ -86,9 +87,9 @@ def part_of(name: str, wanted: Extra) -> tuple[str, Extra] | None:
     None for "dtype", and for what is in `extras`.
     """
     part = name.lower()
-    if part in ("a_dtype", "b_dtype", "out_dtype"):
-        return part, dtype.spelled(str(wanted))
-    return (part, wanted) if part in (*_SIZES, "layout", "aligned", "epilogue", "precision") else None
+    if part not in _PARTS:
+        return None
+    return part, dtype.spelled(str(wanted)) if part.endswith("dtype") else wanted
 
 
 def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
@@ -103,6 +104,12 @@ def has(problem: Problem, key: Iterable[tuple[str, Extra]]) -> bool:
         return bool(known.get(name) == wanted if part is None else getattr(problem, part[0]) == part[1])
 
     return all(holds(name, wanted) for name, wanted in key)
+
+
+def names(problem: Problem) -> tuple[str, ...]:
+    """Return what `has` can ask of a problem; those of a problem with M, N and K may be typed in any case."""
+    extras = (name for name, _ in problem.extras if name != generic_key.SOURCE)
+    return (*(() if problem.is_keyed else _PARTS), *extras, "dtype")
 
 
 def family_name(problem: Problem, batches: Batches | None = None) -> str:
