@@ -54,7 +54,7 @@ def test_a_machine_without_ray_is_told_what_to_install(monkeypatch):
         (["--ray", "auto", "--dry-run"], "--dry-run looks at this machine: leave out --ray"),
         (["--ray", "auto", "--device", "cuda:0"], "--device cuda:0 names GPUs of this machine"),
         (["--mixed"], "--mixed is for --ray ADDRESS"),
-        (["--ray", ""], "expected HOST:PORT"),
+        (["--ray", ""], "--ray is empty: expected HOST:PORT"),
     ],
 )
 def test_options_that_do_not_go_together_are_a_usage_error(capsys, tmp_path, options, said):

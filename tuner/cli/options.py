@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
+from tuner.hardware.device import INTERPRETED_FLOPS_S
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
 from tuner.problem.shard import Shard
@@ -23,8 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 LARGE_FLOPS = 2 * 512**3
 """Beyond this, the interpreter takes seconds to minutes for each config."""
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-INTERPRETED_FLOPS_S = 2e8
-"""The interpreter's rate by the figures of `tuner bench --shape 512x512x512`, which differ from machine to machine."""
 
 
 def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:

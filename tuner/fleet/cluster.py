@@ -201,7 +201,8 @@ def check_listening(address: str) -> None:
 
 
 def _no_address(given: str) -> UsageError:
-    return UsageError(f"--ray {given}: expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto")
+    found = f"--ray {given}" if given else "--ray is empty"
+    return UsageError(f"{found}: expected HOST:PORT of the cluster's head, such as 10.0.0.1:6379, or auto")
 
 
 def _said(error: BaseException | None) -> str:

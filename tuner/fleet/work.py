@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tuner.fleet.messages import Item
 from tuner.fleet.queue import Work
-from tuner.hardware.device import Device
+from tuner.hardware.device import INTERPRETED_FLOPS_S, Device
 from tuner.problem import Problem
 from tuner.sweep.agenda import distinct
 from tuner.sweep.race_trials import LEAST_TRIALS
@@ -15,7 +15,6 @@ _PROBLEM_S = 1.5
 """A race takes about as long for large problems as for small ones (benchmarks/results/race-h200.json)."""
 _BETWEEN_RUNGS = 1.5
 """A ladder plays this many problems for each of its rungs: probes and checks are among them."""
-_INTERPRETED_FLOPS_S = 2e8
 _SIZES = ("m", "n", "k")
 
 
@@ -28,7 +27,7 @@ def cost_s(item: Item, device: Device) -> float:
     """About how many seconds one GPU, or the interpreter, takes."""
     if not isinstance(item, Problem):
         return _BETWEEN_RUNGS * sum(cost_s(rung, device) for rung in item.rungs)
-    interpreted = LEAST_TRIALS * item.flops / _INTERPRETED_FLOPS_S if device.is_interpreter else 0.0
+    interpreted = LEAST_TRIALS * item.flops / INTERPRETED_FLOPS_S if device.is_interpreter else 0.0
     return _PROBLEM_S + interpreted
 
 

@@ -96,6 +96,8 @@ IDENTITY = tuple(one.name for one in fields(Device) if one.compare)
 """The fields that two devices must agree in to be the same; those that an exported table holds."""
 INTERPRETER = Device("interpreter", "Triton interpreter", "none", "interpreter", 1, 0, 2**31 - 1, 0)
 """Where `tuner run` works without a GPU. What it measured is never offered to a GPU."""
+INTERPRETED_FLOPS_S = 2e8
+"""The interpreter's rate by the figures of `tuner bench --shape 512x512x512`, which differ from machine to machine."""
 
 
 def slug_of(name: str, arch: str, sm_count: int) -> str:
