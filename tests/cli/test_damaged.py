@@ -43,6 +43,8 @@ DAMAGE = {
     "ties that are no list": "UPDATE winner SET ties = '-1'",
     "a command line that is no list": "UPDATE run SET argv = 'tuner run'",
     "a size that is none": "UPDATE problem SET n = 'many'",
+    "a time that nobody measured": "UPDATE winner SET median_us = 5e-324",
+    "a time beyond all": "UPDATE winner SET median_us = 1e308",
     "a problem that cannot be": "UPDATE problem SET extras = '[1'",
 }
 
@@ -95,6 +97,14 @@ def test_the_command_that_says_more_is_typed_as_it_stands(tmp_path, make_databas
         (
             "UPDATE trial SET message = x'00' WHERE trial_id = 1",
             "row 1 of trial: trial.message holds b'\\x00': expected a word",
+        ),
+        (
+            "UPDATE winner SET median_us = 5e-324 WHERE winner_id = 1",
+            "row 1 of winner: median_us must be from 1e-12 to 1e+15, got 5e-324",
+        ),
+        (
+            "UPDATE trial SET median_us = 1e300 WHERE trial_id = 1",
+            "row 1 of trial: median_us must be from 1e-12 to 1e+15, got 1e+300",
         ),
     ],
 )

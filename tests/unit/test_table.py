@@ -94,6 +94,7 @@ BAD_ROWS = {
     "a config with a fraction": {"config": {"BLOCK_SIZE_M": 1.5}},
     "a time that is not a number": {"median_us": float("nan")},
     "a time below zero": {"median_us": -1},
+    "a time that nobody measured": {"median_us": 5e-324},
     "a ratio that is a word": {"vs_default": "twice"},
     "an environment beyond the list": {"environment": 7},
     "ties that are a word": {"ties": "two"},

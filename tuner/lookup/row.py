@@ -19,6 +19,8 @@ PROBLEM = tuple(field.name for field in fields(Problem) if field.compare and fie
 RESULT = ("kernel", "config", "median_us", "vs_default", "vs_vendor", "ties", "environment")
 """The other parts of a row in the order of a file."""
 
+_LEAST, _MOST = 1e-12, 1e15
+"""No time in microseconds and no ratio of two lies beyond: a damaged one would make figures infinite."""
 _LONGEST = 300  # characters of a reason
 
 
@@ -125,12 +127,14 @@ def positive(value: Any, name: str, *, optional: bool = False) -> float | None:
     """A figure as a float; None stays None where it is optional.
 
     Raises:
-        ValueError: it is no positive, finite number.
+        ValueError: it is no positive number, or none that was measured.
     """
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be a positive number, got {value!r:.60}")
+    if not _LEAST <= value <= _MOST:
+        raise ValueError(f"{name} must be from {_LEAST:g} to {_MOST:g}, got {value!r:.60}")
     return float(value)
 
 

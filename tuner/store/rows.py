@@ -183,8 +183,13 @@ def outcome_of(row: RowMapping) -> Outcome:
 def _state_of(row: RowMapping) -> State:
     place = _row("trial", row[trial.c.trial_id])
     state = State(read_one_of(_STATES, row[trial.c.state], f"{place}: trial.state"))
-    if state is State.COMPLETE and not row[trial.c.median_us]:
-        raise StrayValue(f"{place}: it is COMPLETE without a time")
+    if state is State.COMPLETE:
+        if not (median_us := row[trial.c.median_us]):
+            raise StrayValue(f"{place}: it is COMPLETE without a time")
+        try:
+            positive(median_us, "median_us")
+        except ValueError as e:
+            raise StrayValue(f"{place}: {e}") from e
     return state
 
 
