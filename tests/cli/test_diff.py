@@ -45,6 +45,16 @@ def test_equal_tables_exit_0(run, write, make_row):
     assert (code, json.loads(out)["equal"]) == (0, True)
 
 
+def test_a_folder_of_compiled_kernels_alone_is_no_edition(run, write, make_row, tmp_path):
+    """Two such folders were equal, whatever they held."""
+    table = write("a", make_row(16))
+    (tmp_path / "b" / "fla.kernels").mkdir(parents=True)
+    for pair in ((tmp_path / "b", tmp_path / "b"), (table, tmp_path / "b")):
+        code, out, err = run("diff", *pair)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"tuner: {tmp_path / 'b'} holds compiled kernels alone: expected tables, named <op>--")
+
+
 def test_a_database_is_compared_as_it_would_ship(run, write, make_row, make_database, tmp_path):
     third = dataclasses.replace(make_row(16), median_us=100 / 3, vs_default=1 / 3)
     database = make_database(tmp_path / "tuner.db", make_row(16, version=1, k=512), third, make_row(64))

@@ -175,6 +175,8 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
     package = None if path.exists() else sources.package(where)
     if package is not None or path.is_dir():
         paths = table_files.tables_in(path) if package is None else package.tables()
+        if not paths:
+            raise TableError(f"{where} holds compiled kernels alone: expected tables, named <op>--<device slug>.json")
         return _edition(where, {each.name: _load(each, warn) for each in paths})
     if not path.exists():
         raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
