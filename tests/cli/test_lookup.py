@@ -209,7 +209,7 @@ SPEC = dataclasses.replace(POINTER, name="broken", supports=supports)
 """
 
 
-def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it(tmp_path):
+def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_others_serve(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     about = tmp_path / "broken-1.0.dist-info"
     about.mkdir()
@@ -217,15 +217,19 @@ def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it(tmp_p
     (about / "entry_points.txt").write_text("[tuner.kernels]\nmatmul.broken = broken:SPEC\n")
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     own = {"PYTHONPATH": path, "TUNER_DB": str(tmp_path / "absent.db")}
-    for command in (
-        ["lookup", "16x16x16", "--device", "sm_90"],
-        ["inspect", "broken", "--problem", "M=16,N=16,K=16", "--target", "cuda:90"],
-    ):
-        typed = [sys.executable, "-m", "tuner", *command]
-        done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
-        assert (done.returncode, done.stdout, done.stderr) == (
-            1,
-            "",
-            "tuner: supports of the kernel matmul/broken failed: AttributeError: 'Problem' object has no attribute "
-            "'nothing': mend it, or uninstall its package\n",
-        )
+    failed = (
+        "supports of the kernel matmul/broken failed: AttributeError: 'Problem' object has no attribute 'nothing': "
+        "mend it, or uninstall its package"
+    )
+
+    def typed(*command: str) -> tuple[int, str, str]:
+        whole = [sys.executable, "-m", "tuner", *command]
+        done = subprocess.run(whole, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
+        return done.returncode, done.stdout, done.stderr
+
+    inspected = typed("inspect", "broken", "--problem", "M=16,N=16,K=16", "--target", "cuda:90")
+    assert inspected == (1, "", f"tuner: {failed}\n")
+    code, out, err = typed("lookup", "16x16x16", "--device", "sm_90")
+    assert (code, err) == (1, f"WARNING tuner.kernel.registry: {failed}; meanwhile others serve\n")
+    assert out.startswith("matmul 16x16x16 float16 nn on nvidia-h200-sm90-132: ")
+    assert "\nrule default, " in out

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import logging
+import pickle
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup import sources
 from tuner.problem import Problem
+from tuner.sweep.search_task import list_spaces
 
 H200 = KNOWN["sm_90"]
 
@@ -87,13 +89,37 @@ def test_of_kernels_that_come_as_early_the_one_whose_config_is_faster_by_its_mod
 
 
 @pytest.mark.parametrize("name", ["supports", "precedence", "default_config", "estimate_us"])
-def test_what_the_code_of_a_kernel_raises_is_an_error_that_names_it(install, installed, toy, name):
+def test_a_kernel_whose_code_raises_is_one_warning_and_the_others_serve(install, installed, toy, name, caplog):
     def broken(*_: object) -> None:
         raise TypeError("two\nlines")
 
-    other = dataclasses.replace(toy, name="other", estimate_us=lambda *_: 1.0)
-    install(installed("toys", lambda: [other, dataclasses.replace(toy, **{"estimate_us": broken, name: broken})]))
-    with pytest.raises(KernelError, match=f"^{name} of the kernel matmul/toy failed: TypeError: two"):
+    def config(*_: object) -> Config:
+        return Config("other", BLOCK_SIZE_M=32)
+
+    raising = dataclasses.replace(toy, **{"estimate_us": broken, name: broken})
+    other = dataclasses.replace(toy, name="other", default_config=config, estimate_us=lambda *_: 1.0)
+    install(installed("toys", lambda: [other, raising]))
+    for m in (64, 65, 64):
+        assert registry.default_config(Problem(m, 64, 64), H200) == config()
+        assert registry.default_config(Problem(m, 64, 64), H200, {Config("toy", BLOCK_SIZE_M=1): "lost"}) == config()
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{name} of the kernel matmul/toy failed: TypeError: two")
+    assert warning.endswith(": mend it, or uninstall its package; meanwhile others serve")
+    # A run that decided without it would have its winner stand once the kernel is mended.
+    with pytest.raises(KernelError, match=f"^{name} of the kernel matmul/toy failed: TypeError: two") as raised:
+        registry.default_config(Problem(64, 64, 64), H200, strict=True)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(KernelError, match=f"^{name} of the kernel matmul/toy failed"):
+        list_spaces(Problem(64, 64, 64), H200)
+
+
+@pytest.mark.parametrize("name", ["supports", "precedence", "default_config"])
+def test_where_the_only_kernel_raises_the_error_says_what(install, installed, toy, name):
+    def broken(*_: object) -> None:
+        raise TypeError("two\nlines")
+
+    install(installed("toys", lambda: [dataclasses.replace(toy, **{name: broken})]))
+    with pytest.raises(KernelError, match=f"^no kernel .*: {name} of the kernel matmul/toy failed: TypeError: two"):
         registry.default_config(Problem(64, 64, 64), H200)
 
 

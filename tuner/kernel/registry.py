@@ -29,7 +29,22 @@ CAPTURED = "an adopted library's kernel is launched by its captured calls alone:
 _added: dict[tuple[str, str, str], KernelSpec] = {}
 """Kernels added in this process by op, name and origin: two packages may give theirs one name."""
 _lost: list[str] = []
+_left_out: set[str] = set()
+"""Kernels whose code raised; a warning named each."""
 _log = logging.getLogger(__name__)
+
+
+class BrokenKernelError(KernelError):
+    """The code of a kernel, a third party's for one, raised: its problem cannot be served by it.
+
+    Attributes:
+        kernel: which; two may have one name.
+    """
+
+    def __init__(self, message: str, *, kernel: str = "") -> None:
+        """Say what was raised."""
+        super().__init__(message)  # alone: with it and its attributes the error is made anew in another process
+        self.kernel = kernel
 
 
 def is_of_library(op: str) -> bool:
@@ -137,30 +152,41 @@ def find(op: str, name: str, source: str = "") -> KernelSpec:
     return spec
 
 
-def serving(problem: Problem, device: Device) -> list[KernelSpec]:
+def serving(problem: Problem, device: Device, *, strict: bool = False) -> list[KernelSpec]:
     """Return the kernels that can serve a problem on a device, the highest precedence first, then by name.
+
+    Args:
+        problem, device: what is to be computed, and where.
+        strict: whether a kernel whose code raises is an error, as it is to a run, which would decide without it. Else
+            it is left out with a warning, for others can serve.
 
     Raises:
         KernelError: none can; the message gives each one's reason.
+        BrokenKernelError: the code of one raised, and `strict`.
     """
     reasons: dict[str, list[str]] = {}
-    able: list[KernelSpec] = []
+    able: list[tuple[int, KernelSpec]] = []
     for name, spec in sorted(of(problem.op).items()):
-        reason = ask(spec, "unserved", problem, device)
-        if reason is None:
-            able.append(spec)
-        else:
-            reasons.setdefault(reason, []).append(name)
+        try:
+            reason = ask(spec, "unserved", problem, device)
+            if reason is None:
+                able.append((-ask(spec, "precedence", problem, device), spec))
+                continue
+        except BrokenKernelError as e:
+            reason = _leave_out(e, strict=strict)
+        reasons.setdefault(reason, []).append(name)
     if not able:
         said = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
         why = "; ".join(said or _lost) or "none is installed"
         if problem.is_keyed and not reasons:
             why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
         raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")
-    return sorted(able, key=lambda spec: -ask(spec, "precedence", problem, device))
+    return [spec for _, spec in sorted(able, key=lambda one: one[0])]
 
 
-def default_config(problem: Problem, device: Device, without: Mapping[Config, str] | None = None) -> Config:
+def default_config(
+    problem: Problem, device: Device, without: Mapping[Config, str] | None = None, *, strict: bool = False
+) -> Config:
     """Return the config to use where nobody tuned: the default of the kernel with the highest precedence.
 
     Among kernels of equal precedence, the one whose config is predicted to be fastest is chosen
@@ -169,16 +195,32 @@ def default_config(problem: Problem, device: Device, without: Mapping[Config, st
     Args:
         problem, device: what is to be computed, and where.
         without: configs that cannot be launched, and why; their kernels are skipped.
+        strict: see `serving`.
 
     Raises:
         KernelError: no kernel serves the problem, or none of those that do is left.
+        BrokenKernelError: the code of one raised, and `strict`.
     """
-    able = serving(problem, device)
-    if without:
-        able = [spec for spec in able if ask(spec, "default_config", problem, device) not in without]
+    able, lost = serving(problem, device, strict=strict), dict(without or {})
+    reasons = [f"{config.kernel}: {reason}" for config, reason in lost.items()]
+    while able:
+        try:
+            if (config := _default_of(able, problem, device, lost)) is not None:
+                return config
+            break
+        except BrokenKernelError as e:
+            reasons.append(_leave_out(e, strict=strict))
+            able = [spec for spec in able if _full_name(spec) != e.kernel]
+    raise KernelError(f"no kernel can be launched for {problem} on {device.name}: {'; '.join(reasons)}")
+
+
+def _default_of(
+    able: Iterable[KernelSpec], problem: Problem, device: Device, lost: Mapping[Config, str]
+) -> Config | None:
+    """The config that `default_config` chooses among kernels; None where all of theirs are lost."""
+    able = [spec for spec in able if not lost or ask(spec, "default_config", problem, device) not in lost]
     if not able:
-        why = "; ".join(f"{config.kernel}: {reason}" for config, reason in (without or {}).items())
-        raise KernelError(f"no kernel can be launched for {problem} on {device.name}: {why}")
+        return None
     highest = able[0].precedence(problem, device)
     equals = [spec for spec in able if spec.precedence(problem, device) == highest]
     if any(spec.estimate_us is None for spec in equals):
@@ -194,7 +236,7 @@ def ask(spec: KernelSpec, name: str, *given: Any) -> Any:
     """Call a function of a spec, for instance "supports", which a third party wrote.
 
     Raises:
-        KernelError: it raised something else than an error of ours: its problem cannot be served, others can.
+        BrokenKernelError: it raised something else than an error of ours.
     """
     try:
         return getattr(spec, name)(*given)
@@ -202,9 +244,24 @@ def ask(spec: KernelSpec, name: str, *given: Any) -> Any:
         raise
     except Exception as e:
         whose = "supports" if name == "unserved" else name
-        raise KernelError(
-            f"{whose} of the kernel {spec.op}/{spec.name} failed: {in_short(e)}: mend it, or uninstall its package"
+        raise BrokenKernelError(
+            f"{whose} of the kernel {spec.op}/{spec.name} failed: {in_short(e)}: mend it, or uninstall its package",
+            kernel=_full_name(spec),
         ) from e
+
+
+def _full_name(spec: KernelSpec) -> str:
+    return f"{spec.op}/{spec.name} {spec.origin}"
+
+
+def _leave_out(error: BrokenKernelError, *, strict: bool) -> str:
+    """Warn once of a kernel that is left out, and return why it is; raise the error where it is `strict`."""
+    if strict:
+        raise error
+    if error.kernel not in _left_out:
+        _left_out.add(error.kernel)
+        _log.warning("%s; meanwhile others serve", error)
+    return str(error)
 
 
 def forget() -> None:
@@ -212,6 +269,7 @@ def forget() -> None:
     entries.forget()
     for known in (points, specs, of, find, _loaded):
         known.cache_clear()
+    _left_out.clear()
 
 
 def _added_of(op: str) -> dict[str, KernelSpec]:

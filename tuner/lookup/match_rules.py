@@ -27,6 +27,7 @@ from tuner.problem.generic_key import SOURCE
 
 if TYPE_CHECKING:
     from tuner.kernel import KernelSpec
+    from tuner.kernel.space import SearchSpace
 
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
@@ -122,13 +123,16 @@ def _for_range(problem: Problem, device: Device, first: int, last: int) -> tuple
     asked = {registry.default_config(problem.with_m(m), device): m for m in dict.fromkeys((ms[2], last))}
     if len(asked) == 1:
         return next(iter(asked.items()))
-    models = [(config, registry.find(problem.op, config.kernel).estimate_us) for config in asked]
+    configs = list(asked)
+    models = [registry.find(problem.op, config.kernel) for config in configs]
     losses = [
-        sum(math.log(model(config, problem.with_m(m), device)) for m in ms) if model else math.inf
-        for config, model in models
+        sum(math.log(registry.ask(model, "estimate_us", config, problem.with_m(m), device)) for m in ms)
+        if model.estimate_us
+        else math.inf
+        for config, model in zip(configs, models, strict=True)
     ]
     # Where there is no model, the last M's, which is the best of a power of two.
-    config = models[-1][0] if math.inf in losses else models[losses.index(min(losses))][0]
+    config = configs[-1] if math.inf in losses else configs[losses.index(min(losses))]
     return config, asked[config]
 
 
@@ -147,9 +151,10 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         spec = registry.find(problem.op, row.config.kernel, problem.source)
         if spec.version != row.kernel_version:
             return f"stale: measured with version {row.kernel_version} of {spec.name}, here is {spec.version}"
-        if (reason := spec.unserved(problem, device) or _of_another_source(row, problem, spec)) is not None:
+        unserved: str | None = registry.ask(spec, "unserved", problem, device)
+        if (reason := unserved or _of_another_source(row, problem, spec)) is not None:
             return reason
-        space = spec.space(problem, device)
+        space: SearchSpace = registry.ask(spec, "space", problem, device)
         if odd := space.odd_parameters(row.config):
             return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
         config = space.canonicalize(row.config) if borrowed else row.config
@@ -164,9 +169,10 @@ def can_run(config: Config, problem: Problem, device: Device) -> bool:
     """Whether a formula's config can be used for a problem that differs from the formula's own in M."""
     try:
         spec = registry.find(problem.op, config.kernel)
-        if spec.unserved(problem, device) is not None:
+        if registry.ask(spec, "unserved", problem, device) is not None:
             return False
-        return spec.space(problem, device).rejection(config, fatal_only=True) is None
+        space: SearchSpace = registry.ask(spec, "space", problem, device)
+        return space.rejection(config, fatal_only=True) is None
     except (KernelError, *BAD_VALUE):
         return False
 

@@ -94,7 +94,7 @@ class History:
 
 
 def _serving(problem: Problem, device: Device) -> dict[str, KernelSpec]:
-    return {spec.name: spec for spec in registry.serving(problem, device)}
+    return {spec.name: spec for spec in registry.serving(problem, device, strict=True)}
 
 
 def _holds(winner: Winner, specs: Mapping[str, KernelSpec], device: Device) -> bool:

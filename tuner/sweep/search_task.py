@@ -91,14 +91,14 @@ def list_spaces(problem: Problem, device: Device, *, estimated: bool = False) ->
     Raises:
         KernelError: no kernel serves the problem on this device, or the problem cannot be measured.
     """
-    specs = registry.serving(problem, device)
+    specs = registry.serving(problem, device, strict=True)
     for spec in specs:
         if (reason := spec.unmeasurable(problem)) is not None:
             raise KernelError(reason)
     listed = [(spec, config) for spec in specs for config in registry.ask(spec, "space", problem, device).configs()]
     return Listing(
         [config for _, config in listed],
-        registry.default_config(problem, device),
+        registry.default_config(problem, device, strict=True),
         [_estimate(spec, config, problem, device) for spec, config in listed] if estimated else (),
     )
 
@@ -123,7 +123,7 @@ def make_search_task(
         KernelError: see `list_spaces`.
     """
     listing = listing or list_spaces(problem, device)
-    specs = {spec.name: spec for spec in registry.serving(problem, device)}
+    specs = {spec.name: spec for spec in registry.serving(problem, device, strict=True)}
     spaces = {name: registry.ask(spec, "space", problem, device) for name, spec in specs.items()}
     runnable = _runnable(suggested, spaces)
     default = spaces[listing.default.kernel].canonicalize(listing.default)
