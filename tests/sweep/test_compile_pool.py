@@ -249,7 +249,8 @@ def inputs(problem):
 
 
 IMPATIENT = """
-import os, signal, threading, time
+import os, signal, sys, threading, time
+from multiprocessing import forkserver
 from tuner.hardware.device import KNOWN
 from tuner.sweep.compile_pool import CompilePool
 
@@ -258,20 +259,32 @@ def press():
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
 
+def server():
+    return forkserver._forkserver._forkserver_pid
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with CompilePool(KNOWN["sm_90"], workers=1):
+        with CompilePool(KNOWN["sm_90"], workers=1) as pool:
+            while not (server() if sys.argv[1] == "server" else pool._pool.done()):
+                time.sleep(0.01)
             threading.Thread(target=press).start()
             raise KeyboardInterrupt
     except KeyboardInterrupt:
-        print("ended")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(0.1)
+        print("ended, and its server" if os.waitpid(server(), os.WNOHANG)[0] else "ended")
 """
 
 
-def test_ctrl_c_again_while_children_still_start_ends_them_without_a_traceback(tmp_path):
+@pytest.mark.parametrize(("starting", "ended"), [("server", "ended, and its server"), ("children", "ended")])
+def test_ctrl_c_again_while_a_pool_still_starts_ends_it_without_a_traceback(tmp_path, starting, ended):
     (tmp_path / "impatient.py").write_text(IMPATIENT)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "impatient.py")], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, str(tmp_path / "impatient.py"), starting],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{ended}\n", "")

@@ -7,6 +7,7 @@ output of its own; the binary goes into Triton's cache, where the GPU's worker f
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import heapq
 import itertools
@@ -106,6 +107,16 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
+def _end_fork_server() -> None:
+    """End the process of `start_fork_server` where it still imports: its children could be ended only once they start.
+
+    The next pool starts another.
+    """
+    if (pid := forkserver._forkserver._forkserver_pid) is not None:  # type: ignore[attr-defined]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class CompilePool(AbstractContextManager["CompilePool"]):
     """Child processes that compile for one device. Each binary is compiled once, however often it is requested."""
 
@@ -137,9 +148,12 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="tuner-compile")
         self._pool = self._starter.submit(self._start)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with process.interrupts_held():  # children that still start take seconds to end
-            self._stop()
+            if kind is not None and not self._pool.done():
+                _end_fork_server()
+            with contextlib.suppress(BrokenProcessPool):  # of children that could not start
+                self._stop()
             self._starter.shutdown()
             self._scratch.cleanup()
 
