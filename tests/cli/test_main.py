@@ -129,6 +129,46 @@ def test_an_interrupt_while_the_command_line_is_imported_exits_130(tmp_path, num
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_torch_is_imported_exits_130_where_its_code_would_abort(tmp_path, number):
+    pressed = f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(9)"
+    (tmp_path / "torch.py").write_text(f"import os, time\ntry:\n{pressed}\nexcept BaseException:\n    os.abort()\n")
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = run("lookup", "--kernel", "json:dumps", "--problem", "M=1", env=os.environ | {"PYTHONPATH": path})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+ENDING = """
+import atexit, os, sys, threading, time
+
+def press():
+    os.kill(os.getpid(), {number})
+    time.sleep({wait})
+
+def press_then():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    press()
+
+{when}
+sys.argv = ["tuner", "--version"]
+from tuner.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("when", "wait", "code"),
+    [("atexit.register(press)", 0.1, 0), ("threading.Thread(target=press_then).start()", 60, 130)],
+)
+def test_an_interrupt_while_python_ends_is_no_traceback(number, when, wait, code):
+    program = ENDING.format(number=int(number), when=when, wait=wait)
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout.startswith("tuner, version ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_an_import_turns_into_another_error_exits_130(failing, number):
     def unheard() -> ImportError:
         with contextlib.suppress(KeyboardInterrupt):  # as C code does that imports numpy for torch

@@ -16,7 +16,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import click
@@ -153,9 +154,9 @@ def _print_any_text() -> None:
 def _interruptible() -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into KeyboardInterrupt even where an interrupted import raises something else.
 
-    Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError. Python itself
-    drops it where it comes in the midst of a destructor or of a weak reference's callback, as every import has one: it
-    is raised again then.
+    Torch's C code takes it for a missing numpy, after which the next import of numpy is an ImportError, or aborts:
+    while that is imported, the process ends at once. Python itself drops it where it comes in the midst of a destructor
+    or of a weak reference's callback, as every import has one: it is raised again then.
     """
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     main_thread = threading.main_thread()
@@ -165,9 +166,11 @@ def _interruptible() -> Iterator[None]:
     ours = [number for number, handler in usual.items() if signal.getsignal(number) is handler]
     pressed = 0
 
-    def press(number: int, _frame: object) -> None:
+    def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = number
+        if _is_importing(frame, ("torch", "triton")):
+            streams.leave()
         raise KeyboardInterrupt
 
     def dropped(error: sys.UnraisableHookArgs) -> None:
@@ -188,6 +191,16 @@ def _interruptible() -> Iterator[None]:
         raise
     finally:
         sys.unraisablehook = before
+
+
+def _is_importing(frame: FrameType | None, packages: Iterable[str]) -> bool:
+    """Whether a module of one of these packages is being imported."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name == "<module>" and name.partition(".")[0] in packages:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _line(error: click.UsageError, arguments: list[str]) -> str:

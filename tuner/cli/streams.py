@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -60,6 +60,13 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
     with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)):
         yield stop
+
+
+def leave() -> NoReturn:
+    """End the process at once, where an exception would do harm."""
+    with contextlib.suppress(OSError):  # stderr may be closed
+        os.write(2, b"interrupted\n")
+    os._exit(130)
 
 
 def abandon(stream: TextIO | None) -> None:
