@@ -105,7 +105,9 @@ def test_backup_prints_where_the_copy_is(tuner, database, tmp_path):
     assert err == f"tuner: {tmp_path / 'copy.db'} is there already: name another file for the backup\n"
     code, out, err = tuner("db", "backup", tmp_path / "copy.db" / "in.db", "--db", database)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert f"could be written to {tmp_path / 'copy.db' / 'in.db'}" in err
+    assert (
+        f"could be written to {tmp_path / 'copy.db' / 'in.db'}: there is no folder {tmp_path / 'copy.db'}: make" in err
+    )
 
 
 def test_an_empty_file_has_no_backup(tuner, tmp_path):

@@ -177,6 +177,14 @@ MISTAKES = {
 }
 
 
+def test_a_mistake_is_the_only_line(run):
+    code, out, err = run("inspect", "add_block", "--problem", "?" * 5000)
+    assert (code, out) == (2, "")
+    assert err.startswith("tuner: not a problem: '???")
+    assert err.endswith("?: expected NAME=VALUE pairs, for instance M=4096,N=1024\n")
+    assert len(err) < 200
+
+
 @pytest.mark.parametrize("message", list(MISTAKES))
 def test_what_cannot_be_meant_is_one_clear_line(message, inspect):
     done = inspect(*MISTAKES[message])
@@ -211,6 +219,14 @@ def test_a_compiler_that_fails_aborts_or_hangs_is_one_clear_line(behaviour, mess
         sys.modules.pop("faulty_kernels", None)
     assert str(raised.value).endswith(f"for sm_90: {message}")
     assert capfd.readouterr().out == ""
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_variable_that_names_it(inspect, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    said = str(inspect("add_block", *VECTOR).exception)
+    assert "for sm_90: Triton's cache cannot be written (NotADirectoryError: " in said
+    assert "set $TRITON_CACHE_DIR to another folder" in said
 
 
 def test_an_interpreting_process_compiles_all_the_same(inspect, monkeypatch):

@@ -64,8 +64,6 @@ def inspect(
         raise UsageError("--config and --diff exclude each other: --diff names both configs")
     spec = kernel_options.find(kernel) if ":" in kernel else find_kernel(kernel)
     device = find_target(target)
-    if target is None:
-        click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     if stage is not None and stage not in STAGES[device.vendor]:
         raise UsageError(f"no stage {stage} for {target_of(device)}: expected {', '.join(STAGES[device.vendor])}")
     problem = kernel_options.problem_of(spec, problem_text, dtype=None)
@@ -73,6 +71,8 @@ def inspect(
         chosen = [read_config(text, spec, problem, device) for text in diff]
     else:
         chosen = [choose(spec, problem, device) if config is None else read_config(config, spec, problem, device)]
+    if target is None:
+        click.echo(f"compiling for {target_of(device)} (--target for another)", err=True)
     for one in chosen:
         if one.remark:
             click.echo(f"note: {one.config}: {one.remark}", err=True)

@@ -21,6 +21,7 @@ from tuner.problem import Problem
 from tuner.sweep import cross_target, process
 from tuner.sweep.binary_resources import read_resources
 from tuner.sweep.compile_pool import TIME_LIMIT_S
+from tuner.sweep.host_errors import host_error_in, unwritable_cache
 
 STAGES = {
     "nvidia": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -113,7 +114,8 @@ def _serve(
         connection.send(_READY)
         connection.send(_compiled(spec, problem, config, arch))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
-        connection.send(in_short(e))
+        host_error = host_error_in(e)
+        connection.send(in_short(e) if host_error is None else unwritable_cache(host_error))
 
 
 def _compiled(spec: KernelSpec, problem: Problem, config: Config, arch: str) -> Binary:

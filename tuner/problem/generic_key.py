@@ -135,7 +135,7 @@ def cells(text: str) -> dict[str, str]:
     while start <= len(text):
         pair = _PAIR.match(text, start)
         if pair is None:
-            raise ProblemError(f"not a problem: {text!r}: expected NAME=VALUE pairs, for instance M=4096,N=1024")
+            raise ProblemError(f"not a problem: {text!r:.60}: expected NAME=VALUE pairs, for instance M=4096,N=1024")
         name, cell = pair.groups()
         if name in found:
             raise ProblemError(f"not a problem: {text!r}: {name} is there twice")

@@ -35,7 +35,9 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
     if target.exists():
         raise StoreError(f"{target} is there already: name another file for the backup")
     if not target.parent.is_dir():
-        raise StoreError(f"no backup of {path} could be written to {target}: there is no folder {target.parent}")
+        raise StoreError(
+            f"no backup of {path} could be written to {target}: there is no folder {target.parent}: make it"
+        )
     try:
         with (
             files.replacing(target) as partial,
@@ -45,5 +47,5 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except (sqlite3.Error, OSError) as e:
-        raise StoreError(f"no backup of {path} could be written to {target}: {e}") from e
+        raise StoreError(f"no backup of {path} could be written to {target} ({e}): name another place for it") from e
     return target

@@ -38,7 +38,7 @@ from tuner.store.records import Resources, State
 from tuner.sweep import process
 from tuner.sweep.binary_resources import program, read_resources
 from tuner.sweep.child import IMPORT_LIMIT_S
-from tuner.sweep.host_errors import host_error_in
+from tuner.sweep.host_errors import host_error_in, unwritable_cache
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -244,10 +244,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
                 compiled: no config is to blame for that.
         """
         if self._host_error is not None:
-            raise SweepError(
-                f"Triton's cache cannot be written ({in_short(self._host_error)}): make room, or set $TRITON_CACHE_DIR"
-                " to another folder, then type the same command again"
-            )
+            raise SweepError(unwritable_cache(self._host_error))
         if self._at_work and self._pool.done() and not self._pool.result().active:
             self._broken = True
         if self._broken:

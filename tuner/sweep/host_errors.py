@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+from tuner.errors import in_short
+
 _OF_HOST = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EIO)
 
 
@@ -27,3 +29,11 @@ def _misses_cache(error: OSError) -> bool:
     home = os.environ.get("TRITON_HOME") or Path.home()
     folder, missed = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")), Path(error.filename)
     return missed in (folder, *folder.parents) or folder in missed.parents
+
+
+def unwritable_cache(error: OSError) -> str:
+    """Say what a compile died of that is no config's fault, and what to do."""
+    return (
+        f"Triton's cache cannot be written ({in_short(error)}): make room, or set $TRITON_CACHE_DIR to another folder, "
+        "then type the same command again"
+    )
