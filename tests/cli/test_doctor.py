@@ -113,6 +113,8 @@ def test_a_database_that_cannot_be_made_or_reached_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     assert "cannot be made" in check_database(str(tmp_path / "file" / "tuner.db"))[0].found
     assert "is a folder" in check_database(str(tmp_path))[0].found
+    (tmp_path / "loop").symlink_to("loop")
+    assert "Too many levels of symbolic links" in check_database(str(tmp_path / "loop"))[0].found
     assert "neither SQLite nor PostgreSQL" in check_database("oracle://host/name")[0].found
 
 

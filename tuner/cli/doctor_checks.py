@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tuner import files
 from tuner.errors import StoreError, TableError
 from tuner.sweep.nvml import driver_version, gpu_names
 
@@ -214,6 +215,8 @@ def check_database(location: str | None) -> list[Diagnosis]:
     try:
         database = locate(location)
         with faults(database):
+            if database.path is not None:
+                files.check_regular(database.path, "database", error=StoreError)
             if database.path is None or database.path.exists():
                 findings = _check_contents(location)
             else:

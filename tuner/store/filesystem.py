@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path, PurePosixPath
 
@@ -25,7 +26,7 @@ def journal_mode(path: Path) -> str:
         mounts = _MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # not Linux
         return "wal"
-    return "delete" if is_network(file_system(PurePosixPath(path.resolve()), mounts)) else "wal"
+    return "delete" if is_network(file_system(PurePosixPath(os.path.realpath(path)), mounts)) else "wal"
 
 
 def file_system(path: PurePosixPath, mounts: str) -> str:
