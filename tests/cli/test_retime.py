@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
+from tuner.store.store import Store
 from tuner.version import __version__
 
 pytest.importorskip("torch", reason="kernels need torch")
@@ -53,6 +56,7 @@ def test_rows_hold_lose_fail_or_cannot_be_judged_and_what_was_measured_is_kept(t
     assert found[32]["loss"] < 0 < 1 < found[48]["loss"]
     assert "stale" in found[64]["reason"]
     assert told["counts"] == {"holds": 1, "lost": 1, "failed": 1, "unknown": 1}
+    assert told["unplayed"] == 0
     with closing(sqlite3.connect(db)) as connection:
         kept = connection.execute(
             "SELECT n, median_us FROM winner JOIN problem USING (problem_id) ORDER BY n"
@@ -92,6 +96,58 @@ def test_that_all_rows_hold_is_a_sentence(tmp_path, make_row, make_table):
     assert (done.returncode, done.stdout) == (0, "all 2 rows hold\n"), done.stderr
 
 
+@pytest.fixture
+def long_table(tmp_path, make_row, make_table):
+    """A row that holds, and one that takes the interpreter minutes."""
+    spec = registry.find("matmul", "tma")
+    rows = []
+    for shape in ((16, 16, 16), (2048, 2048, 512)):
+        config = spec.default_config(Problem(*shape, dtype="float32"), INTERPRETER)
+        row = make_row(*shape, dtype="float32", config=config, version=spec.version)
+        rows.append(replace(row, vs_default=None, vs_vendor=0.0001))
+    return make_table(*rows, device=INTERPRETER).write(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_shows_and_keeps_the_rows_that_are_done(long_table, tmp_path, number):
+    db = tmp_path / "kept.db"
+    command = [sys.executable, "-m", "tuner", "retime", long_table, "--device", "interpreter", "--json", "--db", db]
+    process = subprocess.Popen(
+        [*map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        start_new_session=True,
+    )
+    seen = ""
+    while "[1/2]" not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    time.sleep(0.5)
+    os.killpg(process.pid, number)  # as a terminal or a batch system does: the whole group
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    told = json.loads(out)
+    assert [row["state"] for row in told["rows"]] == ["holds"]
+    assert told["counts"] == {"holds": 1, "lost": 0, "failed": 0, "unknown": 0}
+    assert told["unplayed"] == 1
+    with closing(sqlite3.connect(db)) as connection:
+        assert connection.execute("SELECT n FROM winner JOIN problem USING (problem_id)").fetchall() == [(16,)]
+
+
+def test_a_database_that_another_run_writes_by_then_costs_no_report(tmp_path, make_row, make_table):
+    spec = registry.find("matmul", "tma")
+    config = spec.default_config(Problem(16, 16, 16, dtype="float32"), INTERPRETER)
+    row = make_row(16, 16, 16, dtype="float32", config=config, version=spec.version)
+    path = make_table(replace(row, vs_default=None, vs_vendor=0.0001), device=INTERPRETER).write(tmp_path)
+    with Store.open(tmp_path / "kept.db") as store, store.sole_writer():
+        done = retime(path, "--db", tmp_path / "kept.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "the row holds\n")
+    assert "kept.db" in done.stderr.splitlines()[-1]
+
+
 def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make_table, no_tables):
     of_a_gpu = make_table(make_row(16), device=KNOWN["sm_90"]).write(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -103,6 +159,7 @@ def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make
         ([table, "--fail-above", "much"], "'much' is no share: expected for instance 5%"),
         ([table, "--race"], "--race keeps what it finds: add --db PATH"),
         ([table, "--device", "cuda:0,cuda:1"], "one GPU"),
+        ([table, "--db", ""], "'--db': it is empty"),
     ):
         code, out, err = run("retime", *arguments)
         assert (code > 0, out) == (True, "")

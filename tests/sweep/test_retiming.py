@@ -100,6 +100,16 @@ def test_a_second_process_that_says_nothing_leaves_the_first_one_s_word(again, r
     assert (one.state, one.samples) == (State.LOST, 1)
 
 
+def test_a_default_that_ends_the_process_is_no_failure_of_the_row(runner, make_row, monkeypatch):
+    default, first = make_row(1, block=128).config, runner.play
+    monkeypatch.setattr(retime, "_default", lambda *_: default)
+    monkeypatch.setattr(
+        runner, "play", lambda problem, configs: "it crashed" if default in configs else first(problem, configs)
+    )
+    (one,) = retime.retime([dataclasses.replace(make_row(1), vs_default=None, vs_vendor=1.25)], runner, 0.02)
+    assert (one.state, one.ratios) == (State.HOLDS, {VENDOR: 1.25})
+
+
 def test_where_no_row_seems_lost_no_second_process_is_started(runner, make_row):
     (one,) = retime.retime([dataclasses.replace(make_row(1), vs_default=None, vs_vendor=1.25)], runner, 0.02)
     assert (one.state, runner.process) == (State.HOLDS, 0)

@@ -137,7 +137,10 @@ def _decide(store: Store, run: Run, one: Retimed) -> bool:
 
 
 def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: float) -> Retimed:
-    found = runner.play(row.problem, _contestants(row, default))
+    contestants = _contestants(row, default)
+    found = runner.play(row.problem, contestants)
+    if isinstance(found, str) and len(contestants) > 1:
+        found = runner.play(row.problem, (row.config,))  # it may have been the default that ended the process
     if isinstance(found, str):
         return Retimed(row, State.FAILED, found)
     own = found.times.get(row.config.digest)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import files
-from tuner.cli import options
+from tuner.cli import measured, options
 from tuner.cli.output import plain, print_json, print_table, quantity, ratio
-from tuner.errors import TunerError, UsageError
+from tuner.errors import UsageError
 from tuner.problem import Problem, parse_shape
 from tuner.problem import suite as suite_files
 
 if TYPE_CHECKING:
+    from tuner.bench.contest import Contest
     from tuner.bench.document import ContestReport
     from tuner.bench.score import ListedProblem, Row
 
@@ -123,14 +124,8 @@ def _bench(
     from tuner.bench.contest import Contest
     from tuner.bench.document import ContestReport, document
 
-    rows: list[Row] = []
-    ended: BaseException | None = None
     with Contest(gpu, rivals, rounds=rounds) as contest:
-        try:
-            _collect(contest, problems, rows)
-        except (KeyboardInterrupt, TunerError) as e:
-            # The rows so far are shown and written; then the error is raised again.
-            ended = e
+        rows, ended = _play(contest, problems)
         report = ContestReport(
             contest.device, contest.environment, rivals, tuple(rows), unplayed=len(problems) - len(rows)
         )
@@ -146,7 +141,7 @@ def _bench(
     return 1 if any("tuner" in row.reasons for row in rows) else 0
 
 
-def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -> None:
+def _play(contest: Contest, problems: Sequence[ListedProblem]) -> tuple[list[Row], BaseException | None]:
     """Measure with a line on stderr for each row; a terminal also shows what is under way."""
     from rich.console import Console
 
@@ -157,9 +152,10 @@ def _collect(contest: Any, problems: Sequence[ListedProblem], rows: list[Row]) -
         soft_wrap=True,
     )
     with console.status("") as status:
-        for row in contest.rows(problems, lambda problem, name: status.update(f"{problem}: {name}")):
-            rows.append(row)
-            console.print(f"[{len(rows)}/{len(problems)}] {_line(row)}", soft_wrap=True)
+        return measured.collect(
+            contest.rows(problems, lambda problem, name: status.update(f"{problem}: {name}")),
+            lambda row, done: console.print(f"[{done}/{len(problems)}] {_line(row)}", soft_wrap=True),
+        )
 
 
 def _listed(suites: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
@@ -233,8 +229,7 @@ def _print_report(report: ContestReport) -> None:
             "formula's config (rule default); `tuner run` with the same problems tunes them",
             err=True,
         )
-    if report.unplayed:
-        click.echo(f"{quantity(report.unplayed, 'problem')} not played", err=True)
+    measured.say_unplayed(report.unplayed, "problem")
 
 
 def _cells(report: ContestReport, row: Row) -> list[str]:

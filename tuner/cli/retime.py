@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import kernel_options, options, output
+from tuner.cli import kernel_options, measured, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 
 if TYPE_CHECKING:
     from tuner.bench.retime import Retimed
+    from tuner.lookup.row import Row
     from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("state", "problem", "config", "us", "change", "vs default", "vs vendor", "reason")
@@ -51,7 +52,12 @@ class Share(click.ParamType[float]):
 @click.option("--race", is_flag=True, help="Search again for the rows that lost or failed; needs --db.")
 @kernel_options.kernel_option
 @options.device_option("Where to time them.")
-@click.option("--db", metavar="PATH|URL", help="Keep what was measured there, as winners of the installed versions.")
+@click.option(
+    "--db",
+    type=options.Place(),
+    metavar="PATH|URL",
+    help="Keep what was measured there, as winners of the installed versions.",
+)
 @options.json_option
 def retime(
     place: str,
@@ -67,7 +73,7 @@ def retime(
     """Time again what ships, under the installed versions.
 
     Each row is timed beside its default config and torch's library. Says which rows hold, which lost and which fail.
-    Exits 1 if one lost or failed.
+    Exits 1 if one lost or failed. After Ctrl-C the rows that are done are shown and kept.
     """
     from tuner.bench.retime import State, rows_of
     from tuner.lookup import sources
@@ -87,27 +93,31 @@ def retime(
             others = [slug for slug in source.slugs() if slug != runner.device.slug]
             instead = f"it has rows for {', '.join(others)}" if others else "it has none at all"
             raise TableError(f"{place} has no row for {runner.device.slug}: {instead}")
-        played = _play(rows, runner, fail_above)
-        wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
-        if db is not None:
-            _keep(db, [one for one in played if one not in wrong or not race], runner)
-    _report(place, played, runner, fail_above=fail_above, as_json=as_json)
+        played, ended = _play(rows, runner, fail_above)
+    wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]
+    # First of all the report: a database that cannot be written any more must not cost it.
+    _report(place, played, runner, unplayed=len(rows) - len(played), fail_above=fail_above, as_json=as_json)
+    if db is not None:
+        _keep(db, [one for one in played if not race or one not in wrong], runner)
+    if ended is not None:
+        raise ended
     if race and db is not None and wrong:
         _race(db, wrong, [gpu])
     return 1 if wrong else 0
 
 
-def _play(rows: Sequence[Any], runner: PairedRunner, fail_above: float) -> list[Retimed]:
+def _play(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> tuple[list[Retimed], BaseException | None]:
+    """Play rows with a line on stderr for each; return them in their order, and what ended it early."""
     from tuner.bench.retime import retime as play
 
-    click.echo(f"{runner.device.slug}: compiling, then playing {quantity(len(rows), 'row')}", err=True)
-    played: list[Retimed] = []
-    for one in play(rows, runner, fail_above):
-        played.append(one)
+    def say(one: Retimed, done: int) -> None:
         result = ", ".join(filter(None, (one.state.value, one.reason or _change(one.loss))))
-        click.echo(f"[{len(played)}/{len(rows)}] {one.row.problem}: {result}", err=True)
+        click.echo(f"[{done}/{len(rows)}] {one.row.problem}: {result}", err=True)
+
+    click.echo(f"{runner.device.slug}: compiling, then playing {quantity(len(rows), 'row')}", err=True)
+    played, ended = measured.collect(play(rows, runner, fail_above), say)
     places = {row.problem: place for place, row in enumerate(rows)}
-    return sorted(played, key=lambda one: places[one.row.problem])
+    return sorted(played, key=lambda one: places[one.row.problem]), ended
 
 
 def _check(db: str) -> None:
@@ -144,19 +154,28 @@ def _race(db: str, wrong: Sequence[Retimed], gpus: Sequence[int | None]) -> None
         click.echo(f"{ended.problem}: {outcome}", err=True)
 
 
-def _report(place: str, played: Sequence[Retimed], runner: PairedRunner, *, fail_above: float, as_json: bool) -> None:
+def _report(
+    place: str, played: Sequence[Retimed], runner: PairedRunner, *, unplayed: int, fail_above: float, as_json: bool
+) -> None:
+    from tuner.bench.retime import State
+
     counts = Counter(one.state.value for one in played)
     if as_json:
         rows = [{**output.by_name(one), "problem": one.row.problem, "config": one.row.config} for one in played]
+        every = {state.value: counts[state.value] for state in State}
         body = {"place": place, "device": runner.device.slug, "environment": runner.environment}
-        output.print_json({**body, "fail_above": fail_above, "counts": counts, "rows": rows})
+        output.print_json({**body, "fail_above": fail_above, "counts": every, "unplayed": unplayed, "rows": rows})
         return
-    if counts == {"holds": len(played)}:
+    if played and counts == {"holds": len(played) + unplayed}:
         click.echo("the row holds" if len(played) == 1 else f"all {len(played)} rows hold")
         return
-    output.print_table(_COLUMNS, [_cells(one) for one in played if one.state.value != "holds"], empty="")
+    told = [_cells(one) for one in played if one.state.value != "holds"]
+    if told:
+        output.print_table(_COLUMNS, told, empty="")
     verbs = {state: "hold" if state == "holds" and count > 1 else state for state, count in counts.items()}
-    click.echo(", ".join(f"{count} {verbs[state]}" for state, count in sorted(counts.items())))
+    if counts:
+        click.echo(", ".join(f"{count} {verbs[state]}" for state, count in sorted(counts.items())))
+    measured.say_unplayed(unplayed, "row")
 
 
 def _change(loss: float | None) -> str:
