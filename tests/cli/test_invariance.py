@@ -60,6 +60,22 @@ def test_rows_that_differ_are_a_failure(table, run, monkeypatch):
     assert (code, out.splitlines()[-1].split()[-1]) == (1, "8")
 
 
+def test_an_interrupt_shows_the_families_that_are_done(table, run, monkeypatch):
+    ((problem, configs),) = invariance.families(sources.named(table), INTERPRETER)
+
+    def play(*_):
+        yield PlayedFamily(problem, configs, {1: 0, 40: 0})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(invariance, "families", lambda *_: [(problem, configs)] * 3)
+    monkeypatch.setattr(invariance, "play", play)
+    code, out, err = run("verify", table, "--invariance", *ON)
+    assert (code, len(out.splitlines())) == (130, 2)
+    assert "2 families not played" in err.splitlines()
+    code, out, _ = run("verify", table, "--invariance", *ON, "--json")
+    assert (code, len(json.loads(out)["families"]), json.loads(out)["unplayed"]) == (130, 1, 2)
+
+
 def test_wrong_usage_is_one_line(table, run, tmp_path, make_row, make_database):
     database = make_database(tmp_path / "tuner.db", make_row(64), device=INTERPRETER)
     for arguments, words in (

@@ -6,11 +6,14 @@ import json
 
 import pytest
 
+from tuner.bench import held_out
 from tuner.bench.held_out import Case, CaseResult, cases, summary
+from tuner.errors import SweepError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
 from tuner.lookup import sources
 from tuner.problem import Problem
+from tuner.sweep.messages import FinalsPlayed
 
 H200 = KNOWN["sm_90"]
 PROBLEM = Problem(64, 512, 256)
@@ -58,6 +61,78 @@ def test_figures_are_geometric_means_by_rule_beside_the_formulas_on_the_same_pro
     assert found.keys() == {"family", "all"}
     assert found["family"].geomean == pytest.approx(1.1)
     assert (found["family"].count, found["family"].worst, found["family"].formula_worst) == (2, 1.21, 1.2)
+
+
+WINNER, ANSWER, FORMULA = (Config("toy", BLOCK_SIZE_M=block, num_warps=4) for block in (16, 32, 64))
+
+
+class Runner:
+    """Plays three contestants, of which one may not run: the winner takes 10 us, the others 20 and 30."""
+
+    def __init__(self, rejected: Config):
+        self._rejected = rejected
+
+    def compile(self, todo):
+        assert list(todo)
+
+    def play(self, problem, configs):
+        times = dict(zip((WINNER.digest, ANSWER.digest, FORMULA.digest), ([10.0], [20.0], [30.0]), strict=True))
+        del times[self._rejected.digest]
+        return FinalsPlayed(times, {self._rejected.digest: "wrong result"})
+
+
+@pytest.mark.parametrize(
+    ("rejected", "regrets"),
+    [(WINNER, (None, None, None)), (ANSWER, (None, 3.0, 10.0)), (FORMULA, (2.0, None, 10.0))],
+    ids=["winner", "answer", "formula"],
+)
+def test_where_the_winner_does_not_run_nobody_has_a_regret(rejected, regrets):
+    (one,) = held_out.play([Case(PROBLEM, "family", ANSWER, FORMULA, WINNER)], Runner(rejected))
+    assert (one.answer, one.formula, one.fastest_us) == pytest.approx(regrets)
+    assert one.failure == "wrong result"
+    assert summary([one]) == {}
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Has the command measure what is given, and end with an error where one is among it."""
+
+    def play(*results: CaseResult | BaseException) -> None:
+        def measure(*_):
+            for one in results:
+                if isinstance(one, BaseException):
+                    raise one
+                yield one
+
+        monkeypatch.setattr(held_out, "play", measure)
+
+    return play
+
+
+def test_what_could_not_be_measured_is_said_beside_the_figures(formula_won, play, run):
+    lost = CaseResult(played("default", 1, 1).case, 1.5, None, 10.0, "wrong result")
+    play(played("family", 1.0, 1.2), lost, lost, lost)
+    code, out, err = run("verify", formula_won, "--regret", "--device", "interpreter")
+    assert (code, out.splitlines()[-1].split()[:2]) == (1, ["all", "1"])
+    assert "[2/4] matmul 64x512x256 float16 nn: default wrong result, toy" in err
+    assert err.splitlines()[-1] == "3 of 4 problems are in no figure: the lines above say why"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (SweepError("no worker"), 1, "tuner: no worker")],
+    ids=["ctrl-c", "no worker"],
+)
+def test_what_ends_early_shows_what_was_measured(error, code, said, formula_won, play, run):
+    play(played("family", 1.0, 1.2), error)
+    command = ("verify", formula_won, "--regret", "--device", "interpreter")
+    ended, out, err = run(*command)
+    assert (ended, out.splitlines()[-1].split()[:2]) == (code, ["all", "1"])
+    assert "3 problems not played" in err.splitlines()
+    assert err.splitlines()[-1] == said
+    ended, out, _ = run(*command, "--json")
+    told = json.loads(out)
+    assert (ended, len(told["problems"]), told["unplayed"], told["rules"]["all"]["count"]) == (code, 1, 3, 1)
 
 
 def test_where_nothing_differs_nothing_is_measured(formula_won, run):

@@ -54,8 +54,9 @@ class CaseResult:
 
     Attributes:
         case: the case.
-        answer, formula: the time over the fastest contestant's, 1 for no regret; None where it could not be measured.
-        fastest_us: microseconds a call of the fastest; None where all are one config and nothing was measured.
+        answer, formula: the time over the fastest contestant's, 1 for no regret; None where it could not be measured,
+            and for both where the winner could not: what is left of the contestants says nothing about the loss.
+        fastest_us: microseconds a call of the fastest; None where all are one config, or nothing was measured.
         failure: why a figure is missing; "" where none is.
     """
 
@@ -162,7 +163,7 @@ def play(todo: Sequence[Case], runner: PairedRunner) -> Iterator[CaseResult]:
 def _judged(case: Case, reply: FinalsPlayed) -> CaseResult:
     times = {name: figures for name, figures in reply.times.items() if name != VENDOR and figures}
     failure = "; ".join(sorted(reply.rejected.values()))
-    if not times:
+    if case.winner.digest not in times:
         return CaseResult(case, None, None, None, failure)
     ratios = finals.compare_to_fastest(times)
 

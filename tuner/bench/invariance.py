@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.hardware.device import Device, of_one_arch
@@ -66,16 +66,19 @@ def families(source: Source, device: Device) -> list[tuple[Problem, Mapping[int,
     return found
 
 
-def play(problem: Problem, configs: Mapping[int, Config], runner: PairedRunner) -> PlayedFamily:
-    """Compute a family at each M by its config, on the same rows, and compare them bit for bit.
+def play(todo: Sequence[tuple[Problem, Mapping[int, Config]]], runner: PairedRunner) -> Iterator[PlayedFamily]:
+    """Compute families at each M by its config, on the same rows, and compare them bit for bit.
+
+    Their binaries are compiled first, on all cores.
 
     Args:
-        problem: the family's problem with the last M.
-        configs: by M, what is launched; `problem.m` is among them.
+        todo: what `families` returns.
         runner: where.
     """
-    runner.compile((problem.with_m(m), config) for m, config in configs.items())
-    reply = runner.compare(problem, tuple(configs.items()))
-    return (
-        PlayedFamily(problem, configs, {}, reply) if isinstance(reply, str) else PlayedFamily(problem, configs, reply)
-    )
+    runner.compile((problem.with_m(m), config) for problem, configs in todo for m, config in configs.items())
+    for problem, configs in todo:
+        changed = runner.compare(problem, tuple(configs.items()))
+        if isinstance(changed, str):
+            yield PlayedFamily(problem, configs, {}, changed)
+        else:
+            yield PlayedFamily(problem, configs, changed)

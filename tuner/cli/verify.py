@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tuner.cli import kernel_options, options, output
+from tuner.cli import kernel_options, measured, options, output
 from tuner.errors import UsageError
 from tuner.problem import suite as suites
 from tuner.problem.text import family_name
@@ -17,7 +17,7 @@ from tuner.problem.text import family_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tuner.bench.held_out import Case, CaseResult, Regret
+    from tuner.bench.held_out import CaseResult, Regret
     from tuner.sweep.paired import PairedRunner
     from tuner.tables.verify.finding import Finding
     from tuner.tables.verify.inspection import Inspection
@@ -163,12 +163,17 @@ def _measure(place: str, suite: str | None, sample: int, device: str, *, as_json
             )
         if not cases:
             raise UsageError(f"{place} has no tuned problem to hold out for {model.slug}: tune some, `tuner run`")
-        played = _play(cases, bench)
-    figures = held_out.summary(played)
+        played, ended = measured.collect(held_out.play(cases, bench), lambda one, done: _say(one, done, len(cases)))
+    figures, unplayed = held_out.summary(played), len(cases) - len(played)
     if as_json:
-        output.print_json(_document(place, bench, figures, played))
+        output.print_json(_document(place, bench, figures, played) | {"unplayed": unplayed})
     else:
         _print_regret(figures)
+        if without := sum(one.answer is None or one.formula is None for one in played):
+            click.echo(f"{without} of {len(played)} problems are in no figure: the lines above say why", err=True)
+        measured.say_unplayed(unplayed, "problem")
+    if ended is not None:
+        raise ended
     return all(one.answer is not None and not one.failure for one in played)
 
 
@@ -189,30 +194,28 @@ def _compare(place: str, device: str, *, as_json: bool) -> bool:
         if not families:
             slug = bench.device.slug
             raise UsageError(f"{place} has no invariant problem for {slug}: tune some, `tuner run --invariant`")
-        played = [invariance.play(problem, configs, bench) for problem, configs in families]
-        environment = bench.environment
+        played, ended = measured.collect(invariance.play(families, bench), lambda *_: None)
+    unplayed = len(families) - len(played)
     if as_json:
         rows = [{**output.by_name(one), "configs": {m: str(each) for m, each in one.configs.items()}} for one in played]
-        output.print_json({"place": place, "device": bench.device, "environment": environment, "families": rows})
+        body = {"place": place, "device": bench.device, "environment": bench.environment}
+        output.print_json({**body, "families": rows, "unplayed": unplayed})
     else:
         lines = [
             (family_name(one.problem), ",".join(map(str, one.configs)), one.failure or str(sum(one.changed.values())))
             for one in played
         ]
-        output.print_table(("family", "M", "rows that differ"), lines, empty="")
+        output.print_table(("family", "M", "rows that differ"), lines, empty="no family was played")
+        measured.say_unplayed(unplayed, "family")
+    if ended is not None:
+        raise ended
     return all(one.is_right for one in played)
 
 
-def _play(cases: Sequence[Case], bench: PairedRunner) -> list[CaseResult]:
-    from tuner.bench import held_out
-
-    played: list[CaseResult] = []
-    for one in held_out.play(cases, bench):
-        played.append(one)
-        shown = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else one.failure
-        line = f"[{len(played)}/{len(cases)}] {one.case.problem}: {one.case.rule} {shown}, {one.case.answer.label}"
-        click.echo(line, err=True)
-    return played
+def _say(one: CaseResult, done: int, count: int) -> None:
+    regrets = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else ""
+    said = "; ".join(filter(None, (regrets, one.failure)))
+    click.echo(f"[{done}/{count}] {one.case.problem}: {one.case.rule} {said}, {one.case.answer.label}", err=True)
 
 
 def _print_regret(figures: dict[str, Regret]) -> None:
