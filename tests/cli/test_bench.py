@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli.bench import _listed
 from tuner.hardware.device import INTERPRETER
+from tuner.problem import Problem
 
 pytest.importorskip("triton")
 
@@ -88,7 +90,6 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
 
 def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path, make_row, make_database):
     from tuner.kernel import registry
-    from tuner.problem import Problem
 
     spec = registry.find("matmul", "pointer")
     config = spec.default_config(Problem(16, 16, 16), INTERPRETER)
@@ -129,6 +130,20 @@ def test_bad_input_is_one_clear_line(run, tmp_path, monkeypatch, arguments, code
     assert message in error
     assert "Traceback" not in error
     assert out == ""
+
+
+def test_suites_of_one_name_have_means_of_their_own(tmp_path):
+    names = [str(tmp_path / folder / "ours.csv") for folder in ("one", "two")]
+    for name, n in zip(names, (16, 32), strict=True):
+        Path(name).parent.mkdir()
+        Path(name).write_text(f"m,n,k,dtype,layout\n16,{n},16,fp16,nn\n")
+    (tmp_path / "shapes.csv").write_text("m,n,k,dtype,layout\n16,48,16,fp16,nn\n")
+    suites = [*names, names[0], str(tmp_path / "shapes.csv"), "demo"]
+    found = _listed(suites, [Problem(8, 8, 8)], ())
+    assert [[place.suite for place in each.places] for each in found][:3] == [[names[0]], [names[1]], [suites[3]]]
+    assert {place.suite for each in found for place in each.places} == {*suites[:4], "demo", "shapes"}
+    ((only, *_), *_) = [each.places for each in _listed(names[:1], (), ())]
+    assert only.suite == "ours"
 
 
 def test_without_vl_convert_out_is_refused_before_anything_is_measured(bench, tmp_path):

@@ -186,6 +186,26 @@ def test_squares_are_a_curve_with_a_panel_a_class_and_the_rest_are_bars(tmp_path
     assert draw("none") == []
 
 
+def test_problems_of_two_ops_have_bars_and_curves_of_their_own(tmp_path, monkeypatch):
+    sizes, ops = (256, 384, 512, 640), ("matmul", "gated_linear")
+    squares = [Problem(size, size, size, layout="nt", op=op) for op in ops for size in sizes]
+    odd = [Problem(8, 256, 256, layout="nt", op=op) for op in ops]
+    drawn = []
+    monkeypatch.setattr(chart.vega, "png", lambda spec: drawn.append(spec) or b"")
+    rows = [row(problem, SuiteGroup("ours")) for problem in (*squares, *odd)]
+    chart.draw(ContestReport(H200, VERSIONS, (VENDOR,), rows, unplayed=0), tmp_path)
+    curve, bars = drawn
+    assert [panel["title"] for panel in curve["hconcat"]] == ["float16 nt", "gated_linear float16 nt"]
+    assert {each["who"] for panel in curve["hconcat"] for each in panel["data"]["values"]} == {
+        "triton-tuner",
+        "cuBLAS",
+        "torch",
+    }
+    shapes = [each["shape"] for each in bars["data"]["values"]]
+    assert len(shapes) == len(set(shapes)) == len(rows)
+    assert "8x256x256 float16 nt" in shapes
+
+
 def size_of(png):
     """Width and height, from the header of a PNG file; every chunk of it is walked to the end."""
     data = png.read_bytes()

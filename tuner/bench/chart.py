@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.bench.document import ContestReport
 from tuner.bench.score import AUTOTUNE, INDUCTOR, OURS, VENDOR, Row
 from tuner.files import write
-from tuner.problem import dtype
+from tuner.problem import Problem, dtype
 from tuner.report import vega
 from tuner.report.vega import FASTER, PALETTE, SLOWER
 
@@ -19,6 +19,10 @@ _BAR_WIDTH = 7
 CURVE_SIZES = 4
 """Square problems of fewer sizes are drawn as bars like all others."""
 _LIBRARY = {"nvidia": "cuBLAS", "amd": "hipBLASLt"}
+_IN_LIBRARY = ("matmul", "bmm")
+"""The ops that torch gives to a library; others' rival is torch itself."""
+_PLAIN = "matmul"
+"""The op whose problems are shown without its name."""
 
 
 def draw(report: ContestReport, folder: Path) -> list[Path]:
@@ -56,8 +60,8 @@ def _squares(rows: Iterable[Row]) -> dict[str, list[Row]]:
     for row in rows:
         problem = row.problem
         if problem.m == problem.n == problem.k:
-            _, _, kind = str(problem).split(" ", 2)
-            found.setdefault(kind, []).append(row)
+            op, _, kind = str(problem).split(" ", 2)
+            found.setdefault(kind if op == _PLAIN else f"{op} {kind}", []).append(row)
     return {kind: sorted(same, key=lambda row: row.problem.m) for kind, same in found.items()}
 
 
@@ -96,7 +100,11 @@ def _curve(report: ContestReport, panels: dict[str, list[Row]]) -> vega.Spec:
 def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> vega.Spec:
     names = [name for name in _contestants(report, rows) if name != VENDOR]
     values = [
-        {"who": _label(report, name, rows), "shape": str(row.problem).split(" ", 1)[1], "speed": _speed(row, name)}
+        {
+            "who": _label(report, name, rows),
+            "shape": _shown(row.problem),
+            "speed": _speed(row, name),
+        }
         for row in rows
         for name in names
         if name in row.figures
@@ -122,6 +130,10 @@ def _bars(report: ContestReport, suite: str, rows: Sequence[Row]) -> vega.Spec:
     return {**_PANEL, "title": title, "width": width, "data": {"values": values}, "layer": layers}
 
 
+def _shown(problem: Problem) -> str:
+    return str(problem).removeprefix(f"{_PLAIN} ")
+
+
 _WHOLE = {"labelLimit": 400, "labelOverlap": False}
 
 
@@ -145,8 +157,11 @@ def _contestants(report: ContestReport, rows: Iterable[Row]) -> list[str]:
 
 def _label(report: ContestReport, name: str, rows: Iterable[Row]) -> str:
     if name == VENDOR:
+        problems = [row.problem for row in rows]
+        if any(problem.op not in _IN_LIBRARY for problem in problems):
+            return "torch"
         library = _LIBRARY.get(report.device.vendor, "torch")
-        fp8 = all(dtype.is_fp8(row.problem.a_dtype) for row in rows)
+        fp8 = all(dtype.is_fp8(problem.a_dtype) for problem in problems)
         return f"{library} (torch._scaled_mm)" if fp8 else library
     return {OURS: "triton-tuner", INDUCTOR: "TorchInductor, Triton only", AUTOTUNE: "triton.autotune"}[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ RIVALS = ("vendor", "inductor", "autotune")
 CURVES = {"fp16": ("float16", "nn"), "fp8": ("float8_e4m3fn", "nt")}
 """The dtype and layout of each curve; torch multiplies 8-bit floats only in nt."""
 CURVE_SIZES = range(256, 4097, 128)
+_SHAPES = "shapes"
+"""What the problems by shape go by, as the problems of a suite go by its name."""
 
 
 class Rivals(click.ParamType[tuple[str, ...]]):
@@ -159,23 +162,32 @@ def _play(contest: Contest, problems: Sequence[ListedProblem]) -> tuple[list[Row
 
 
 def _listed(suites: Iterable[str], problems: Iterable[Problem], curves: Iterable[str]) -> list[ListedProblem]:
-    """Return every problem once, with all suites and groups that list it."""
+    """Return every problem once, with all suites and groups that list it.
+
+    A suite goes by its file's name without the ending, and where others go by that, by what was typed.
+    """
     from tuner.bench.score import ListedProblem, SuiteGroup
 
     places: dict[Problem, dict[SuiteGroup, None]] = {}
-    for name in suites:
-        suite = Path(name).stem
+    named = {name: Path(name).stem for name in suites}
+    taken = Counter([*named.values(), _SHAPES, *map(_curve, CURVES)])
+    for name, stem in named.items():
+        suite = stem if taken[stem] == 1 else name
         for entry in suite_files.entries(name):
             for group in entry.groups or ("",):
                 places.setdefault(entry.problem, {})[SuiteGroup(suite, group)] = None
     for problem in problems:
-        places.setdefault(problem, {})[SuiteGroup("shapes")] = None
+        places.setdefault(problem, {})[SuiteGroup(_SHAPES)] = None
     for curve in curves:
         dtype, layout = CURVES[curve]
         for size in CURVE_SIZES:
             problem = Problem(size, size, size, dtype=dtype, layout=layout)
-            places.setdefault(problem, {})[SuiteGroup(f"curve-{curve}")] = None
+            places.setdefault(problem, {})[SuiteGroup(_curve(curve))] = None
     return [ListedProblem(problem, tuple(listed)) for problem, listed in places.items()]
+
+
+def _curve(name: str) -> str:
+    return f"curve-{name}"
 
 
 def _gpu(name: str, problems: Sequence[ListedProblem], rounds: int | None) -> int | None:
