@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tuner import startup
+from tuner.cli import program
 from tuner.errors import SuiteError, TableError
 from tuner.models import captured
 from tuner.models.products import Product, describe
@@ -467,6 +468,26 @@ def test_scales_are_told_by_their_sizes(a_scales, b_scales, scaling):
 
 def test_the_startup_folder_holds_what_python_runs():
     assert (Path(startup.__file__).parent / "sitecustomize.py").exists()
+
+
+def test_a_signal_that_comes_before_the_program_reaches_it():
+    def environment():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return os.environ
+
+    assert program.run(("sleep", "20"), environment) == -signal.SIGTERM
+
+
+def test_a_file_that_is_on_no_path_is_no_command(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("")
+    for name, code, said in (
+        ("notes", 127, "there is no such command"),
+        ("./notes", 126, "it is no program (Permission denied)"),
+        ("", 127, "there is no such command"),
+    ):
+        ended, _, err = run("capture", "--out", "calls", "--", name)
+        assert (ended, said in err) == (code, True)
 
 
 def test_an_option_of_the_program_is_none_of_tuners(run, tmp_path):

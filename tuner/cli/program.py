@@ -36,12 +36,13 @@ def run(command: tuple[str, ...], environment: Callable[[], Mapping[str, str]]) 
     Raises:
         click.exceptions.Exit: there is no such program, which was said; its code is what a shell would exit with.
     """
-    if shutil.which(command[0]) is None and not Path(command[0]).exists():
+    if shutil.which(command[0]) is None and not (os.sep in command[0] and Path(command[0]).exists()):
         raise _no_program(command, "there is no such command", 127)
     try:
-        with _passing_signals() as running:
-            running.append(subprocess.Popen(command, env=environment()))
-            return running[0].wait()
+        with _passing_signals() as pass_to:
+            process = subprocess.Popen(command, env=environment())
+            pass_to(process)
+            return process.wait()
     except OSError as e:
         raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
 
@@ -61,13 +62,21 @@ def _no_program(command: tuple[str, ...], reason: str, code: int) -> click.excep
 
 
 @contextlib.contextmanager
-def _passing_signals() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list of processes, which get what this process is sent."""
+def _passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Yield what takes a process, which then gets what this process is sent and was sent before it started."""
     running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
+        if not running:
+            early.append(number)
         for process in running:
             process.send_signal(number)
 
+    def pass_to(process: subprocess.Popen[bytes]) -> None:
+        running.append(process)
+        for number in early:
+            process.send_signal(number)
+
     with streams.handling(dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)):
-        yield running
+        yield pass_to
