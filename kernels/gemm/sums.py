@@ -26,6 +26,7 @@ and exchanged operands have been seen to write the same bits."""
 _PARTS = (8, 4, 2)
 _UNIT = 64
 """Parts of a sum are multiples of so many elements, and few columns are counted in tiles of so many."""
+_INTERPRETED = 32
 _SHORTEST_PART = 256
 _MOST_COLUMNS = 36
 """Tiles of 64 columns up to which sums are split: with more, splitting costs prefills more than it gives decoding."""
@@ -121,7 +122,8 @@ def of_family(problem: Problem, device: Device) -> Order:
     step = _step(problem)
     part = _part(problem.k, family_parts(problem), _UNIT)
     if device.is_interpreter:
-        return Order("numpy 32x64", step) if problem.scaling == "block" else Order("numpy 32x32", 32, part)
+        blocks = problem.scaling == "block"
+        return Order("numpy 32x64", step) if blocks else Order("numpy 32x32", _interpreted_step(problem), part)
     if tile_resources.reads_shared(_TALL_ROWS, _TALL_ROWS, 4, problem, device):
         return Order(_tall(device), _CHAIN if device.features.wgmma and _chained(problem) else step, part)
     return Order("mma.sync" if tile_resources.uses_tensor_cores(problem) else "fma", step, part)
@@ -133,11 +135,17 @@ def _step(problem: Problem) -> int:
     return SCALE_GROUP if problem.scaling == "block" else min(_ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype], longest)
 
 
+def _interpreted_step(problem: Problem) -> int:
+    """Elements of a step under the interpreter: more where so few do not divide the parts of a sum."""
+    steps = -(-problem.k // _INTERPRETED)
+    return _UNIT if steps % family_parts(problem) else _INTERPRETED
+
+
 def axes_of(problem: Problem, device: Device, *, exchanges: bool = False) -> dict[str, tuple[Value, ...]]:
     """The values of parameters that a family's order leaves; `exchanges`: for a kernel that exchanges its operands."""
     order = of_family(problem, device)
     steps = (1, 2, 4, 8) if order.instruction == "wgmma" and _chained(problem) else (1,)
-    length = 32 if device.is_interpreter and problem.scaling != "block" else _step(problem)
+    length = order.step if device.is_interpreter else _step(problem)
     axes: dict[str, tuple[Value, ...]] = {
         "BLOCK_SIZE_K": tuple(length * each for each in steps),
         "SWAP_AB": (False,),

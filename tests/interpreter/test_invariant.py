@@ -76,6 +76,21 @@ def test_a_long_sum_of_few_columns_is_added_in_parts_whatever_kernel_adds_them(l
             assert not verify.differs(inputs.output, expected).any(), config
 
 
+def test_parts_are_the_same_where_an_odd_number_of_steps_remains():
+    """992 elements are 31 steps of 32, and four parts are none of them."""
+    a, b = torch.randn(33, 992, dtype=torch.float16), torch.randn(992, 40, dtype=torch.float16)
+    whole = matmul(a, b, out_dtype=torch.float32, invariant=True)
+    problem = Problem(33, 40, 992, dtype="fp16", out_dtype="fp32", invariant=True)
+    for spec in registry.serving(problem, INTERPRETER):
+        inputs = spec.make_inputs(problem, "cpu", 0)
+        expected = spec.invariance.witness(inputs)
+        for config in spec.space(problem, INTERPRETER).configs():
+            verify.poison(inputs)
+            spec.launch(inputs, config)
+            assert not verify.differs(inputs.output, expected).any(), config
+    assert not verify.differs(matmul(a[5:6], b, out_dtype=torch.float32, invariant=True), whole[5:6]).any()
+
+
 def test_without_it_a_row_has_other_bits_in_another_batch():
     a, b = torch.randn(75, 200), torch.randn(200, 96)
     assert verify.differs(matmul(a[:1], b), matmul(a, b)[:1]).any()

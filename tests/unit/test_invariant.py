@@ -176,6 +176,14 @@ def test_no_kernels_default_is_one_that_cannot_run():
     assert {("cluster_k", 4), ("cluster_k", 8), ("split_k", 2), ("swap_ab", 4), ("warp_specialized", 8)} <= served
 
 
+def test_the_interpreter_serves_parts_whatever_is_left_of_k():
+    for k in range(960, 1025):
+        for m in (1, 33):
+            problem = Problem(m, 40, k, dtype="bf16", layout="nt", invariant=True)
+            serving = {spec.name for spec in registry.serving(problem, INTERPRETER)}
+            assert {"pointer", "split_k"} <= serving if sums.family_parts(problem) > 1 else "pointer" in serving, k
+
+
 def test_parts_have_one_length_or_there_are_none():
     assert sums.family_parts(Problem(1, 256, 64 * 37, dtype="bf16", invariant=True)) == 1
     assert sums.family_parts(Problem(1, 256, 64 * 38, dtype="bf16", invariant=True)) == 2

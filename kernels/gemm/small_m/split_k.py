@@ -62,6 +62,8 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
     ways: tuple[Value, ...] = splitting.loads(problem, device)
     if device.is_interpreter:
         tile: dict[str, tuple[Value, ...]] = dict.fromkeys(TILE, (32,))
+        if problem.invariant:
+            tile["BLOCK_SIZE_K"] = (32, 64)  # of which its family's order leaves one
         splits = (sums.family_parts(problem),) if problem.invariant else (2, 3)
         return {**tile, "LOADS": ways, "SPLIT_K": splits, "num_stages": (1,), "num_warps": (4,)}
     return {
