@@ -21,6 +21,7 @@ from tuner.kernels.gemm.pointer import spec as pointer_spec
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.ops import by_kernels
 from tuner.kernels.ops.checked_call import CheckedCall
+from tuner.kernels.space import tile_resources
 from tuner.lookup import match_rules
 from tuner.lookup.device_winners import DeviceWinners, by_problem
 from tuner.lookup.row import Row
@@ -174,6 +175,25 @@ def test_no_kernels_default_is_one_that_cannot_run():
             assert tried.rejection(config, fatal_only=True) is None, (problem, config)
             served.add((spec.name, sums.family_parts(problem)))
     assert {("cluster_k", 4), ("cluster_k", 8), ("split_k", 2), ("swap_ab", 4), ("warp_specialized", 8)} <= served
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_80", "sm_100", "sm_120"])
+def test_pointer_holds_no_more_sums_than_fit_beside_those_of_a_part(arch):
+    problem, device = Problem(4096, 1024, 4096, dtype="bf16", layout="nt", invariant=True), KNOWN[arch]
+    spec = registry.find("matmul", "pointer")
+    configs = [spec.default_config(problem, device), *spec.space(problem, device).configs()]
+    held = [(tile_resources.accumulator_registers(config, device), config.integer("num_warps")) for config in configs]
+    assert all(sums <= (64 if warps >= 4 else 32) for sums, warps in held)
+
+
+def test_exchanged_operands_are_summed_whole_though_m_is_few_columns():
+    """The transposed output of 256 rows has 256 columns, which an invariant family of its own would sum in parts."""
+    problem = Problem(256, 4096, 4096, dtype="bf16", layout="nt", invariant=True)
+    tile = {"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "num_warps": 8}
+    rest = {"EPILOGUE_PARTS": 2, "GROUP_SIZE_M": 1, "num_stages": 3, "launch_pdl": True}
+    config = Config("warp_specialized", **tile, **rest, SWAP_AB=True)
+    tried = registry.find("matmul", "warp_specialized").space(problem, H200)
+    assert tried.rejection(config, fatal_only=True) is None
 
 
 def test_the_interpreter_serves_parts_whatever_is_left_of_k():

@@ -45,10 +45,15 @@ def tiles(config: Config, problem: Problem) -> int:
     return -(-problem.m // config.integer("BLOCK_SIZE_M")) * -(-problem.n // width(config))
 
 
+def sum_parts(config: Config, problem: Problem) -> int:
+    """In how many parts a program sums; with exchanged operands it sums whole."""
+    return 1 if config.get("SWAP_AB", False) else family_parts(problem)
+
+
 def held_sums(config: Config, problem: Problem) -> float:
     """Registers of a multiplying thread for sums, and for a step's products or a part's sums if it adds these up."""
     sums = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
-    return 2 * sums if by_steps(problem) or family_parts(problem) > 1 else sums
+    return 2 * sums if by_steps(problem) or sum_parts(config, problem) > 1 else sums
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:

@@ -7,8 +7,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, tiles, warpgroups, width
-from tuner.kernels.gemm.sums import family_parts
+from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, sum_parts, tiles, warpgroups, width
 from tuner.kernels.space import refinements, tile_resources
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -121,7 +120,7 @@ def _one_step(config: Config, problem: Problem, device: Device) -> str | None:  
 
 @rule("parts", "kernels/gemm/hopper/warp_specialized_jit.py", fatal=True, reads=("BLOCK_SIZE_N_REST",))
 def _parts(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    two = config.integer("BLOCK_SIZE_N_REST") and family_parts(problem) > 1
+    two = config.integer("BLOCK_SIZE_N_REST") and sum_parts(config, problem) > 1
     return "two widths: parts of a sum are added for one" if two else None
 
 

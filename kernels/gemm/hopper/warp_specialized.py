@@ -182,7 +182,7 @@ def _static(
         "BY_STEPS": resources.by_steps(problem),
         "SHARE_B": bool(config.get(SHARE_B, False)),
         "CHUNK_SIZE_K": chunk,
-        "SUM_PARTS": _parts(config, problem),
+        "SUM_PARTS": resources.sum_parts(config, problem),
     }
     constants = launches.named(warp_specialized_kernel.warp_specialized_kernel, given)
     # The launch's num_warps are those of the first multiplying warpgroup. Gluon adds the warps of other partitions.
@@ -285,12 +285,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
     """How a config sums, which is by wgmma in any case."""
     exchanged = bool(config.get("SWAP_AB", False))
-    return sums.by_wgmma(config, problem, _parts(config, problem), exchanged=exchanged)
-
-
-def _parts(config: Config, problem: Problem) -> int:
-    """In how many parts a program sums; with exchanged operands it sums whole."""
-    return 1 if config.get("SWAP_AB", False) else sums.family_parts(problem)
+    return sums.by_wgmma(config, problem, resources.sum_parts(config, problem), exchanged=exchanged)
 
 
 SOURCES = (
@@ -310,7 +305,7 @@ SOURCES = (
         descriptor,
         placement,
     ),
-    resources.as_computed,
+    *(resources.as_computed, resources.sum_parts),
 )
 
 SPEC = gemm_spec(

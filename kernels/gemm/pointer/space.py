@@ -10,6 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.dtypes import DTYPES, outputs
 from tuner.kernels.base.operands import cannot_align
+from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -17,6 +18,8 @@ from tuner.problem import Problem, dtype
 NAME = "pointer"
 STAGES = (1, 2, 3, 4, 6, 8, 12)
 _BLOCKS = (16, 32, 64, 128, 256)
+_MOST_SUMS_OF_PARTS = {True: 64, False: 32}
+"""The most sums of a thread that adds parts, by whether there are four warps."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -139,11 +142,25 @@ def _stages(config: Config, problem: Problem, device: Device) -> str | None:
     return None
 
 
+@rule(
+    "parts",
+    "compiled for sm_80, sm_90, sm_120: 128 sums of aligned operands spill 344 B and more, 64 of one warp 200 B",
+    reads=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"),
+)
+def _parts(config: Config, problem: Problem, device: Device) -> str | None:
+    held = tile_resources.accumulator_registers(config, device)
+    most = _MOST_SUMS_OF_PARTS[config.integer("num_warps") >= 4]
+    if held <= most or device.is_interpreter or family_parts(problem) == 1:
+        return None
+    return f"a thread would hold {held:g} sums and as many of a part, {most} fit"
+
+
 RULES = (
     tile_rules.parameters(lambda _, device: axes(device)),
     tile_rules.dot_size,
     tile_rules.shared_memory(tile_resources.shared_bytes, "kernels/space/tile_resources.py"),
     tile_rules.registers,
+    _parts,
     _loads,
     *tile_rules.INSTRUCTIONS,
     tile_rules.matrix_instruction,
