@@ -63,7 +63,7 @@ def serving_without(kernel: str | None) -> Any:
     return mock.patch.object(
         registry,
         "serving",
-        lambda problem, device: [spec for spec in serving(problem, device) if spec.name != kernel],
+        lambda problem, device, **how: [spec for spec in serving(problem, device, **how) if spec.name != kernel],
     )
 
 

@@ -78,7 +78,7 @@ def test_ragged_shapes_in_every_layout(shape, layout):
 @pytest.mark.parametrize("name", KERNELS)
 def test_one_matrix_may_serve_every_product(name, monkeypatch):
     only = registry.find("bmm", name)
-    monkeypatch.setattr(registry, "serving", lambda problem, device: [only])
+    monkeypatch.setattr(registry, "serving", lambda problem, device, **_: [only])
     a, b = drawn(3, 32, 64), drawn(1, 64, 48).expand(3, 64, 48)
     assert b.stride(0) == 0
     assert_right(bmm(a, b, out_dtype="float32"), a, b)
@@ -90,7 +90,7 @@ def test_one_matrix_may_serve_every_product(name, monkeypatch):
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_may_lie_between_each_others_rows(name, monkeypatch):
     only = registry.find("bmm", name)
-    monkeypatch.setattr(registry, "serving", lambda problem, device: [only])
+    monkeypatch.setattr(registry, "serving", lambda problem, device, **_: [only])
     # Heads of attention: [tokens, heads, size] taken as [heads, tokens, size].
     a, b = drawn(32, 4, 64).transpose(0, 1), drawn(48, 4, 64).permute(1, 2, 0)
     out = torch.empty(32, 4, 48, dtype=torch.float16).transpose(0, 1)

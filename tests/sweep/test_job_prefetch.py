@@ -74,7 +74,7 @@ def test_a_child_of_the_pool_lists_the_search_space_once_there_is_one(monkeypatc
         while pool.call(os.getpid) is None:
             time.sleep(0.1)  # it is starting
         prefetcher.pool = pool
-        monkeypatch.setattr(registry, "default_config", lambda *_: pytest.fail("listed in this process"))
+        monkeypatch.setattr(registry, "default_config", lambda *_, **_strict: pytest.fail("listed in this process"))
         prefetcher.request(TuningStep(SMALL), DEVICE)
         job = prefetcher.take()
     assert (job.default, job.considered, job.most) == (here.default, here.considered, here.most)

@@ -29,7 +29,7 @@ from tuner.kernel import registry
 from tuner.hardware import device as devices
 from tuner.lookup import match_rules
 toy = conftest.toy_spec()
-registry.serving = lambda problem, device: [toy]
+registry.serving = lambda problem, device, **_: [toy]
 registry.find = lambda op, name, source="": toy
 registry.specs = lambda: {("matmul", "toy"): toy}
 devices.triton_version = lambda: "3.7.1"

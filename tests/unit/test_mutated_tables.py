@@ -159,7 +159,7 @@ def can_run(problem: Problem, config: Config) -> str | None:
 @pytest.fixture(autouse=True)
 def no_formula(monkeypatch):
     """Formulas have tests of their own, and take longer than all the rest here."""
-    monkeypatch.setattr(registry, "default_config", lambda problem, device, without=None: Config("pointer"))
+    monkeypatch.setattr(registry, "default_config", lambda problem, device, without=None, **_: Config("pointer"))
 
 
 def check_answers(winners: sources.DeviceWinners, problems: list[Problem]) -> None:
