@@ -29,7 +29,7 @@ _UNIT = 64
 _INTERPRETED = 32
 _SHORTEST_PART = 256
 _MOST_COLUMNS = 36
-"""Tiles of 64 columns up to which sums are split: with more, splitting costs prefills more than it gives decoding."""
+"""Tiles of 64 columns up to which sums are split: two sets of sums do not fit the large tiles that suit more."""
 _MOST_BLOCKS = 115
 """As many blocks find room at once, in clusters, on 132 multiprocessors of Hopper; each sums a part of a tile."""
 
