@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -157,26 +156,11 @@ def test_without_vl_convert_out_is_refused_before_anything_is_measured(bench, tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_interrupt_shows_and_writes_the_rows_that_are_done(tmp_path, number):
+def test_an_interrupt_shows_and_writes_the_rows_that_are_done(stopped_after_one, tmp_path, number):
     # The second problem takes the interpreter minutes.
     shapes = ("--shape", "16x16x16", "--shape", "2048x2048x512")
-    process = subprocess.Popen(
-        [*TUNER, "bench", *shapes, "--device", "interpreter", "--out", str(tmp_path / "o"), "--rounds", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0"},
-        start_new_session=True,
-    )
-    seen = ""
-    while "[1/2]" not in seen:
-        line = process.stderr.readline()
-        assert line, seen
-        seen += line
-    time.sleep(0.5)
-    os.killpg(process.pid, number)  # as a terminal or a batch system does: the whole group
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    command = [*TUNER, "bench", *shapes, "--device", "interpreter", "--out", tmp_path / "o", "--rounds", "2"]
+    output, errors = stopped_after_one(command, number, TUNER_DB=str(tmp_path / "tuner.db"), TRITON_INTERPRET="0")
     assert "matmul 16x16x16" in output
     assert "1 problem not played" in errors
     assert "Traceback" not in errors

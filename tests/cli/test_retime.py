@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -109,26 +108,10 @@ def long_table(tmp_path, make_row, make_table):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_shows_and_keeps_the_rows_that_are_done(long_table, tmp_path, number):
+def test_an_interrupt_shows_and_keeps_the_rows_that_are_done(long_table, stopped_after_one, tmp_path, number):
     db = tmp_path / "kept.db"
     command = [sys.executable, "-m", "tuner", "retime", long_table, "--device", "interpreter", "--json", "--db", db]
-    process = subprocess.Popen(
-        [*map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        start_new_session=True,
-    )
-    seen = ""
-    while "[1/2]" not in seen:
-        line = process.stderr.readline()
-        assert line, seen
-        seen += line
-    time.sleep(0.5)
-    os.killpg(process.pid, number)  # as a terminal or a batch system does: the whole group
-    out, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    out, _ = stopped_after_one(command, number, TRITON_INTERPRET="1")
     told = json.loads(out)
     assert [row["state"] for row in told["rows"]] == ["holds"]
     assert told["counts"] == {"holds": 1, "lost": 0, "failed": 0, "unknown": 0}
