@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,18 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
         if name == "model":
             without_long_last_layer(folder / "suite.csv", config.vocab_size)
     winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
+    run = found["run"]
+    phases_s = sum((Counter(each["phases_s"]) for each in run["problems"]), Counter())
     return {
         "seconds": seconds,
+        "run": {
+            "problems": len(run["problems"]),
+            "measured": sum(each["measured"] for each in run["problems"]),
+            "binaries": run["compiled"],
+            "compile_wall_s": round(run["compile_seconds"], 1),
+            "start_s": round(run["start_seconds"], 1),
+            "phases_s": {phase: round(each, 1) for phase, each in phases_s.items()},
+        },
         "suite": (folder / "suite.csv").read_text().splitlines(),
         "untried": len(found["run"]["untried"]),
         "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},

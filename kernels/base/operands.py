@@ -182,6 +182,7 @@ def shift_of(problem: Problem) -> int:
     return int(_aligned_by_sizes(problem) and not problem.aligned)
 
 
+@functools.lru_cache(maxsize=1024)
 def _aligned_by_sizes(problem: Problem) -> bool:
     return bool(Problem.from_fields({**problem.fields(), "aligned": None}).aligned)
 

@@ -138,14 +138,18 @@ def test_what_a_gpu_waits_for_is_compiled_before_what_may_come(faulty):
         first = pool.request(spec, problem, config(98))
         wait_for(pool, [first])
         (child,) = pool_children()
+        assert os.getpriority(os.PRIO_PROCESS, child) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
         os.kill(child, signal.SIGSTOP)
         spare = [pool.request(spec, problem, config(index), Urgency.SPARE) for index in range(12)]
         now = pool.request(spec, problem, config(99), Urgency.NOW)
         moved = pool.request(spec, problem, config(11), Urgency.NOW)
+        pool.hasten(spare[5], Urgency.NOW)
+        pool.hasten(spare[5], Urgency.SPARE)
         os.kill(child, signal.SIGCONT)
         assert moved == spare[11]
         wait_for(pool, [now, *spare])
-        assert list(pool._results)[:4] == [first, spare[0], now, moved], "it waits for what is at work alone"
+        in_order = [first, spare[0], now, moved, spare[5]]
+        assert list(pool._results)[:5] == in_order, "what is urgent waits for what is at work alone"
         assert pool.compiled == 14
 
 

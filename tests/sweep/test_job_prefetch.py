@@ -51,7 +51,7 @@ def test_drafts_that_are_forgotten_do_not_come():
 def test_only_steps_of_a_ladder_are_searched_shortly_by_what_their_neighbours_took():
     """Two problems of a plain suite may be of one family, too; each is raced in full."""
     tuned, problem = (Problem(m, 4096, 4096, dtype="bf16", layout="nt") for m in (64, 128))
-    knowledge = SweepKnowledge(times_us={tuned: {registry.default_config(problem, DEVICE): 12.0}})
+    knowledge = SweepKnowledge(errors={tuned: {registry.default_config(problem, DEVICE): 0.1}})
     most = {}
     for warm_started in (False, True):
         job = make_job(TuningStep(problem, warm_started=warm_started), DEVICE, Plan(), knowledge)

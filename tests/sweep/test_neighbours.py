@@ -1,5 +1,7 @@
 """Winners of nearby problems: nearest first, never of another class."""
 
+import math
+
 import pytest
 
 from tuner.hardware.device import KNOWN, Environment
@@ -7,7 +9,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Winner
-from tuner.sweep.neighbours import distance, fitted, nearest
+from tuner.sweep.neighbours import distance, errors_nearby, fitted, model_errors, nearest
 
 DEVICE = KNOWN["sm_90"]
 
@@ -20,6 +22,18 @@ def winner(problem, block):
 
 def of(m, n=4096, k=4096, **kind):
     return Problem(m, n, k, **{"dtype": "bfloat16", "layout": "nt", **kind})
+
+
+def test_the_models_error_at_the_nearest_rung_counts_by_how_near_it_is():
+    spec = registry.find("matmul", "pointer")
+    config = spec.default_config(of(64), DEVICE)
+    took = {m: factor * spec.estimate_us(config, of(m), DEVICE) for m, factor in ((64, 1.1), (32, 1.3), (8, 2.0))}
+    errors = {of(m): model_errors(of(m), DEVICE, {config: us, Config("no_such"): us}) for m, us in took.items()}
+    errors |= {of(64, n=512): errors[of(8)], of(1024): errors[of(8)]}  # of another family, and too far away
+    assert errors_nearby(of(128), errors) == {config: (pytest.approx(math.log(1.1)), 0.5)}
+    assert errors_nearby(of(32), errors) == {config: (pytest.approx(math.log(1.1)), 0.5)}
+    assert errors_nearby(of(16), {of(8): errors[of(8)]}) == {config: (pytest.approx(math.log(2)), 0.5)}
+    assert not errors_nearby(of(512), {of(64): errors[of(64)]})
 
 
 def test_nearest_first_each_config_once():

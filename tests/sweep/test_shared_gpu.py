@@ -86,13 +86,23 @@ def shared(faulty, tmp_path, monkeypatch, workers):
 def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_disturbs_the_others_finals(
     shared, monkeypatch
 ):
-    asked, request = defaultdict(dict), CompilePool.request
+    asked, request, hasten = defaultdict(dict), CompilePool.request, CompilePool.hasten
 
-    def note(self, spec, problem, config, urgency=Urgency.NOW):
+    def note(self, key, urgency):
+        _, _, problem, config = self._requested[key]
         asked[dict(problem.extras)["name"], config["behaviour"]][urgency] = True
-        return request(self, spec, problem, config, urgency)
 
-    monkeypatch.setattr(CompilePool, "request", note)
+    def note_request(self, spec, problem, config, urgency=Urgency.NOW):
+        key = request(self, spec, problem, config, urgency)
+        note(self, key, urgency)
+        return key
+
+    def note_hasten(self, key, urgency):
+        note(self, key, urgency)
+        hasten(self, key, urgency)
+
+    monkeypatch.setattr(CompilePool, "request", note_request)
+    monkeypatch.setattr(CompilePool, "hasten", note_hasten)
     ended = shared.sweep(
         shared.problem("a", "good,late", until="c launch", configs=1),
         shared.problem("b", "good,slow"),

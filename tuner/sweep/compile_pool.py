@@ -54,6 +54,8 @@ _TASKS_PER_CHILD = 2
 
 Only what a GPU needs now is given to go on with: it would wait for the whole of anything that was given before it.
 """
+_NICENESS = 10
+"""How far the children stand back behind the workers and the loop that feeds them, for which a GPU waits."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _TIMED_OUT = (TimeoutError, concurrent.futures.TimeoutError)  # one class from Python 3.11 on
 
@@ -178,15 +180,23 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         A second request with more urgency moves it forward in the queue.
         """
         key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
-        new = key not in self._requested
-        if new:
+        if key in self._requested:
+            self.hasten(key, urgency)
+        else:
             self._first_request = self._first_request or time.monotonic()
             self._requested[key] = (spec.op, spec.name, problem, config)
-        if new or urgency < self._queued.get(key, Urgency.NOW):
-            self._queued[key] = urgency
-            heapq.heappush(self._queue, (urgency, next(self._order), key))
-        self._schedule_waiting()
+            self._enqueue(key, urgency)
         return key
+
+    def hasten(self, key: str, urgency: Urgency) -> None:
+        """Move a binary forward in the queue that was requested with less urgency; finding its key anew takes long."""
+        if urgency < self._queued.get(key, Urgency.NOW):
+            self._enqueue(key, urgency)
+
+    def _enqueue(self, key: str, urgency: Urgency) -> None:
+        self._queued[key] = urgency
+        heapq.heappush(self._queue, (urgency, next(self._order), key))
+        self._schedule_waiting()
 
     def result(self, key: str) -> CompileResult | None:
         """Return the result under a key, None while there is none yet."""
@@ -375,6 +385,7 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
     process.die_with_parent()
+    os.nice(_NICENESS)
     sys.path[:] = path
     process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import cross_target

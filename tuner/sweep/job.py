@@ -178,7 +178,10 @@ class Job:
             return  # its launch compiles it
         if urgency < self._urgencies.get(config, len(Urgency)):
             self._urgencies[config] = urgency
-            self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config, urgency)
+            if (key := self.key(config)) is not None:
+                pool.hasten(key, urgency)
+            else:
+                self._keys[config] = pool.request(self.specs[config.kernel], self.problem, config, urgency)
 
     def _advance(self) -> None:
         """Have the search propose more once it knows how all its earlier proposals fared."""

@@ -39,11 +39,11 @@ class SweepKnowledge:
 
     Attributes:
         winners: the device's winners, of earlier runs too.
-        times_us: by step of a ladder that this sweep took up, microseconds of each config that was measured.
+        errors: by step of a ladder that this sweep took up, the `model_errors` of the configs that were measured.
     """
 
     winners: list[Winner] = field(default_factory=list)
-    times_us: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
+    errors: dict[Problem, Mapping[Config, float]] = field(default_factory=dict)
 
 
 def make_job(
@@ -68,7 +68,7 @@ def make_job(
             seed=plan.seed,
             nearby=lambda: nearest(problem, knowledge.winners, device.sm_count),
             suggested=[*step.configs, *plan.suggested.get(problem, ())],
-            errors=(lambda: errors_nearby(problem, device, knowledge.times_us)) if step.warm_started else dict,
+            errors=(lambda: errors_nearby(problem, knowledge.errors)) if step.warm_started else dict,
             listing=listing,
         )
         job = Job(task, step.strategy or plan.strategy, in_finals=step.configs if step.in_finals else ())

@@ -21,6 +21,7 @@ from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.ladder import Result, TuningStep
+from tuner.sweep.neighbours import model_errors
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Plan
 from tuner.sweep.report import ProblemReport, Report
@@ -99,20 +100,21 @@ class Loop:
                 late = self._late()
                 if late or stop.is_set():
                     self._leave_untried()
-                for supervisor in self._supervisors:
-                    if supervisor.phase is Phase.DONE:
-                        self._conclude(supervisor, interrupted=stop.is_set())
-                # Of a GPU's problems, the oldest has the first turn.
+                # Of a GPU's problems, the oldest has the first turn. All else waits until turns are given.
                 for supervisor in sorted(self._supervisors, key=lambda each: each.slot.age):
                     if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)
                         supervisor.assign(job)
                     supervisor.step(late=late, stopping=stop.is_set())
+                ended = [supervisor for supervisor in self._supervisors if supervisor.phase is Phase.DONE]
+                for supervisor in ended:
+                    self._conclude(supervisor, interrupted=stop.is_set())
                 self._look_ahead()
                 self._commit(force=False)
                 if not self._at_work and not (self._agenda or self._prefetcher or self._queue or self._agenda.is_open):
                     break
-                self._listen(stopping=stop.is_set())
+                if not ended:  # whose workers may begin another problem
+                    self._listen(stopping=stop.is_set())
         finally:
             # However the loop ends, what was measured is kept.
             self._commit(force=True)
@@ -258,7 +260,7 @@ class Loop:
         """Go on with the ladders that waited for a problem, and store the families that are complete by it."""
         knowledge = self._prefetcher.knowledge
         if self._agenda.awaits(problem):
-            knowledge.times_us[problem] = result.times_us
+            knowledge.errors[problem] = model_errors(problem, self._report.device, result.times_us)
         for family in self._agenda.ended(problem, result, knowledge.winners):
             self._store.record_family(self._run, family)
             self._report.families.append(family)

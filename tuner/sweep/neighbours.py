@@ -44,19 +44,36 @@ FARTHEST = 4
 """The largest factor between the Ms, and the batches, of two rungs for one to start from what the other measured."""
 
 
+def model_errors(problem: Problem, device: Device, times_us: Mapping[Config, float]) -> dict[Config, float]:
+    """Return what the cost model was wrong by for configs that were measured, in log time, where there is a model."""
+    errors = {}
+    for config, median_us in times_us.items():
+        try:
+            model = registry.find(problem.op, config.kernel).estimate_us
+        except KernelError:
+            continue
+        if model is not None:
+            errors[config] = math.log(median_us / max(model(config, problem, device), 1e-3))
+    return errors
+
+
 def errors_nearby(
-    problem: Problem, device: Device, times_us: Mapping[Problem, Mapping[Config, float]]
+    problem: Problem, errors: Mapping[Problem, Mapping[Config, float]]
 ) -> dict[Config, tuple[float, float]]:
     """Return what the cost model was wrong by for problems that differ in M, or in batch, alone.
 
     A config that took 1.1 times its estimate for 64 rows will take about 1.1 times its estimate for 48.
+
+    Args:
+        problem: the problem to tune.
+        errors: by problem, the `model_errors` of the configs that were measured.
 
     Returns:
         By config, the error in log time at the nearest of these problems, and its weight from 0 to 1.
     """
     key, batch = split(problem)
     near: list[tuple[float, Problem]] = []
-    for other in list(times_us):
+    for other in list(errors):
         its_key, its_batch = split(other)
         if its_key == key and other != problem:
             factors = (_apart(other.m, problem.m), _apart(max(1, its_batch), max(1, batch)))
@@ -64,16 +81,8 @@ def errors_nearby(
                 near.append((sum(map(math.log2, factors)), other))
     found: dict[Config, tuple[float, float]] = {}
     for away, other in sorted(near):
-        for config, median_us in times_us[other].items():
-            if config in found:
-                continue
-            try:
-                model = registry.find(problem.op, config.kernel).estimate_us
-            except KernelError:
-                continue
-            if model is not None:
-                error = math.log(median_us / max(model(config, other, device), 1e-3))
-                found[config] = error, 1 / (1 + away)
+        for config, error in errors[other].items():
+            found.setdefault(config, (error, 1 / (1 + away)))
     return found
 
 
