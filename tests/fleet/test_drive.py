@@ -203,6 +203,14 @@ def test_stopping_finishes_the_trials_under_way_and_the_same_command_goes_on(fau
     assert len(stored(store)) == 72
 
 
+def test_stopping_before_any_node_takes_part_is_an_interrupt(faulty, store, cluster):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        tune(store, cluster("a"), [faulty()], stop=stop)
+    assert statuses(store) == []
+
+
 @pytest.mark.long
 def test_a_time_budget_ends_every_node_and_leaves_the_rest(faulty, store, cluster):
     problems = [faulty(m, configs=6, sleep_ms=100) for m in range(16, 66)]

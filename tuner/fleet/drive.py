@@ -63,6 +63,7 @@ class Driver:
             interpreted: whether nodes without a GPU take part.
 
         Raises:
+            KeyboardInterrupt: `stop` was set before any node took part.
             SweepError: no machine of the cluster can take part.
             StoreError: the database can no longer be written.
         """
@@ -84,7 +85,9 @@ class Driver:
             self._end_all(RunStatus.INTERRUPTED if stopped else RunStatus.FAILED)
             raise
         self._end_all(RunStatus.DONE)
-        if not self._ledger.members and not self._stop.is_set():
+        if not self._ledger.members:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
             raise SweepError("no machine of the cluster takes part: " + "; ".join(self._refused.values()))
 
     def _is_over(self) -> bool:
