@@ -154,6 +154,21 @@ def test_a_node_that_never_answers_is_refused_in_one_line(faulty, store, cluster
         driver.work((["faulty"], ()), interpreted=True)
 
 
+def test_a_process_that_dies_while_it_starts_is_started_again_and_then_left_alone(faulty, store, cluster, monkeypatch):
+    monkeypatch.setattr(drive, "LOOK_S", 0.3)
+    here, started = cluster("a"), []
+
+    class Dying(dict):
+        def __contains__(self, node):
+            started.append(node)
+            return True
+
+    here.killed = Dying()
+    with pytest.raises(SweepError, match="takes part: a: its process ended 3 times: it is left alone"):
+        tune(store, here, [faulty()])
+    assert len(started) == drive.MAX_STARTS
+
+
 def test_a_ladder_is_tuned_whole_by_one_node_and_known_the_next_time(faulty, store, cluster):
     (ladder,) = ladders(range(14, 18), lambda m: faulty(m, configs=2))
     alone = faulty(40, configs=2)

@@ -76,7 +76,7 @@ class Driver:
                     self._look(job, interpreted=interpreted, now=now)
                 if self._ledger.working or self._starting:
                     alone = now
-                elif self._is_over() or now - alone > (NOBODY_S if self._ledger.members else 0):
+                elif self._is_over() or now - alone > (NOBODY_S if self._ledger.members else LOOK_S):
                     break
                 self._turn(now, was_away=now - turned > LEASE_S / 2)
                 turned = now
