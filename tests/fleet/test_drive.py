@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from tuner.cli.run_output import closing_table
 from tuner.errors import StoreError, SweepError
 from tuner.fleet import drive, queue
 from tuner.fleet.drive import Driver
@@ -60,7 +61,7 @@ def tune(store, cluster, problems, *, watcher=None, stop=None, plan=None, **opti
     stop = stop or threading.Event()
     driver = Driver(cluster, found, plan or Plan(EXHAUSTIVE), watcher or Watcher(), stop)
     driver.work((["faulty"], ()), interpreted=True)
-    return found, found.reports(interrupted=stop.is_set(), seconds=1.0)
+    return found, found.reports(interrupted=stop.is_set(), seconds=1.0, deserted=driver.deserted)
 
 
 def stored(store):
@@ -142,6 +143,22 @@ def test_a_process_that_is_killed_is_started_again_on_its_machine(faulty, store,
     assert {each.problem for each in report.problems if each.winner} == set(problems)
     assert stored(store) == dict.fromkeys(stored(store), 1)
     assert len(stored(store)) == 18
+
+
+def test_a_fleet_without_a_node_left_says_so_and_not_that_its_time_is_spent(
+    faulty, store, cluster, monkeypatch, capsys
+):
+    monkeypatch.setattr(drive, "NOBODY_S", 0.5)
+    here = cluster("a")
+    watcher = Watcher(1, lambda *_: here.up.clear())
+    _, (report,) = tune(store, here, [faulty(m, configs=6, sleep_ms=20) for m in range(16, 28)], watcher=watcher)
+    assert watcher.left_for == {"a": "the machine is gone"}
+    assert report.untried
+    assert report.deserted
+    assert not report.is_spent
+    closing_table(report)
+    said = f"no node is left: {report.undecided_count} problems without a winner; every trial is kept"
+    assert said in capsys.readouterr().err
 
 
 def test_a_node_that_never_answers_is_refused_in_one_line(faulty, store, cluster, monkeypatch):

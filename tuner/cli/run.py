@@ -159,7 +159,7 @@ def _run_fleet(address: str, problems: RunProblems, options: RunOptions) -> int:
 def _exit_code(report: Report) -> int:
     if report.interrupted:
         return 130
-    return 1 if report.undecided_count else 0
+    return 1 if report.undecided_count or report.deserted else 0
 
 
 def _dry_run(problems: RunProblems, gpus: Sequence[int | None], options: RunOptions) -> int:

@@ -63,7 +63,8 @@ def tune(
         with Cluster(address, interpreted=interpreted, references=references) as cluster, Nodes() as nodes:
             driver = Driver(cluster, ledger, plan, nodes, stop)
             driver.work((ops, references), interpreted=interpreted)
-        reports = ledger.reports(interrupted=stop.is_set(), seconds=time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        reports = ledger.reports(interrupted=stop.is_set(), seconds=seconds, deserted=driver.deserted)
     _print(ledger, reports, as_json=as_json)
     return reports
 

@@ -137,13 +137,13 @@ def closing_table(report: Report) -> None:
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
         whose = "problem that was begun" if _kept(report) else "problem"  # of others winners may be known
         print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
-    if report.interrupted or report.is_spent:
+    if report.interrupted or report.deserted or report.is_spent:
         click.echo(_left(report), err=True)
 
 
 def _left(report: Report) -> str:
     """Say what a sweep that was cut short leaves undone, and how to go on."""
-    why = "interrupted" if report.interrupted else SPENT
+    why = "interrupted" if report.interrupted else "no node is left" if report.deserted else SPENT
     further = "every trial is kept, the same command (without --fresh) goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"

@@ -43,7 +43,11 @@ class Watcher(Protocol):
 
 
 class Driver:
-    """One fleet at work."""
+    """One fleet at work.
+
+    Attributes:
+        deserted: whether it ended because no node was left.
+    """
 
     def __init__(self, cluster: Cluster, ledger: Ledger, plan: Plan, watcher: Watcher, stop: threading.Event) -> None:
         """Prepare; nothing is started yet. Once `stop` is set the nodes finish the trials under way, and all ends."""
@@ -54,6 +58,7 @@ class Driver:
         self._on: dict[str, str] = {}
         self._starts: dict[str, int] = {}
         self._refused: dict[str, str] = {}
+        self.deserted = False
 
     def work(self, job: tuple[Sequence[str], Sequence[str]], *, interpreted: bool) -> None:
         """Go on until everything is tuned, the time is up, or all nodes have stopped.
@@ -84,6 +89,7 @@ class Driver:
             stopped = isinstance(e, KeyboardInterrupt)
             self._end_all(RunStatus.INTERRUPTED if stopped else RunStatus.FAILED)
             raise
+        self.deserted = not self._is_over()
         self._end_all(RunStatus.DONE)
         if not self._ledger.members:
             if self._stop.is_set():

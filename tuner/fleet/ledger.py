@@ -228,8 +228,8 @@ class Ledger:
         """Record how a node's run ended."""
         self._retry(lambda _again: self._store.end_run(self.members[node].run, status), stop)
 
-    def reports(self, *, interrupted: bool, seconds: float) -> list[Report]:
-        """The report of each place, with the problems that no node began."""
+    def reports(self, *, interrupted: bool, seconds: float, deserted: bool = False) -> list[Report]:
+        """Each place's report, with the problems that no node began; `deserted` where no node was left for them."""
         found = []
         for (device, environment), place in self.places.items():
             report = place.report
@@ -241,6 +241,7 @@ class Ledger:
             history = History(self._store, device, environment, fresh=False)
             report.untuned = history.undecided(report.untried)
             report.interrupted, report.seconds = interrupted, seconds
+            report.deserted = deserted and bool(place.queue)
             found.append(report)
         return found
 

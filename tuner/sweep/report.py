@@ -62,6 +62,7 @@ class Report:
         families: of ladders whose every step ended.
         untuned: those of `untried` that no earlier run decided either.
         interrupted: whether the caller stopped the sweep.
+        deserted: whether a fleet ended because no node was left, before every problem was decided.
         compiled: how many binaries were made.
         compile_s: wall time from the first request for a binary to the last result.
         start_s: wall time from the start of the workers until they had opened their devices.
@@ -75,6 +76,7 @@ class Report:
     families: list[Family] = field(default_factory=list)
     untuned: list[Problem] = field(default_factory=list)
     interrupted: bool = False
+    deserted: bool = False
     compiled: int = 0
     compile_s: float = 0.0
     start_s: float = 0.0
@@ -89,4 +91,4 @@ class Report:
     def is_spent(self) -> bool:
         """Whether the time budget ended the sweep before every problem was decided."""
         given_up = any(problem.winner is None and problem.reason == SPENT for problem in self.problems)
-        return not self.interrupted and (bool(self.untried) or given_up)
+        return not self.interrupted and not self.deserted and (bool(self.untried) or given_up)
