@@ -12,11 +12,14 @@ from tuner.fleet.feed import Feed
 from tuner.fleet.ledger import Ledger
 from tuner.fleet.messages import Delivery, Hello
 from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import ladders
 from tuner.store.engine import UnavailableError
+from tuner.store.records import Winner
 from tuner.store.store import Store
 from tuner.sweep.ladder import Result
+from tuner.sweep.report import ProblemReport
 from tuner.sweep.shared_agenda import SharedAgenda
 from tuner.version import __version__
 
@@ -93,3 +96,37 @@ def test_a_problem_that_has_ended_here_is_begun_no_more(store, monkeypatch):
     monkeypatch.setattr(store, "begin_claimed", lambda *_: False)
     assert not agenda.begin(PROBLEM)
     assert agenda.problems == []
+
+
+def test_what_nodes_that_were_stopped_had_begun_is_not_given_up(store):
+    found = Ledger(store, lambda _device: [PROBLEM], {})
+    for node in "abcd":
+        found.join(node, HELLO, 0.0)
+        assert found.orders(node, 0.0, stop=False).items == (PROBLEM,)
+        found.take({node: Delivery(begun=[PROBLEM])}, threading.Event(), 0.0)
+        assert found.leave(node, "") == []
+    assert found.left == 1
+
+
+def test_of_a_ladder_that_is_given_up_the_rungs_with_a_winner_keep_it(store):
+    (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))
+    first, last = ladder.rungs
+    winner = Winner(HELLO.device, HELLO.environment, first, Config("gemv"), 1, 1, "", "", 1.0, None, None, 1)
+    found = Ledger(store, lambda _device: [ladder], {})
+    for node in "abc":
+        found.join(node, HELLO, 0.0)
+        assert found.orders(node, 0.0, stop=False).items == (ladder,)
+        delivery = Delivery(begun=[ladder], problems=[ProblemReport(first, winner, "")])
+        found.take({node: delivery}, threading.Event(), 0.0)
+        given_up = found.leave(node, "it died")
+    assert given_up == [ladder]
+    (report,) = found.reports(interrupted=False, seconds=1.0)
+    assert {each.problem: each.winner for each in report.problems} == {first: winner, last: None}
+
+
+def test_a_rung_of_two_ladders_that_nobody_began_is_counted_once(store):
+    both = [*ladders(range(1, 3), lambda m: Problem(m, 16, 16)), *ladders(range(1, 9), lambda m: Problem(m, 16, 16))]
+    found = Ledger(store, lambda _device: both, {})
+    found.join("a", HELLO, 0.0)
+    (report,) = found.reports(interrupted=False, seconds=1.0)
+    assert sorted(each.m for each in report.untried) == sorted({rung.m for ladder in both for rung in ladder.rungs})

@@ -214,14 +214,16 @@ class Ledger:
         return Orders(items, unknown, tuple(member.asked), answer, closing=not queue, stop=stop)
 
     def leave(self, node: str, why: str) -> list[Item]:
-        """Take a node's work back; returns what is given up because too many nodes died of it."""
+        """Take a node's work back, which died unless `why` is ""; returns what is given up: too many died of it."""
         member = self.members[node]
         member.ended = why
-        given_up = member.place.queue.leave(node)
+        report = member.place.report
+        decided = {each.problem for each in report.problems if each.winner is not None}
+        given_up = member.place.queue.leave(node, died=bool(why))
         for item in given_up:
             reason = "given up: the nodes that had begun it died"
             rungs = (item,) if isinstance(item, Problem) else item.rungs
-            member.place.report.problems += [ProblemReport(rung, None, reason) for rung in rungs]
+            report.problems += [ProblemReport(rung, None, reason) for rung in rungs if rung not in decided]
         return given_up
 
     def end_run(self, node: str, status: RunStatus, stop: threading.Event) -> None:
@@ -238,6 +240,7 @@ class Ledger:
             for item in place.queue.unfinished:
                 rungs = (item,) if isinstance(item, Problem) else item.rungs
                 report.untried += [rung for rung in rungs if rung not in tried]
+                tried.update(rungs)  # another ladder may have some of them
             history = History(self._store, device, environment, fresh=False)
             report.untuned = history.undecided(report.untried)
             report.interrupted, report.seconds = interrupted, seconds

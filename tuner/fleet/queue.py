@@ -179,7 +179,7 @@ class Queue(Generic[K]):
             else:
                 self._put_back(key)
 
-    def leave(self, node: Node) -> list[K]:
+    def leave(self, node: Node, *, died: bool = True) -> list[K]:
         """Take a node's leases back: it died, or is done.
 
         Returns:
@@ -191,7 +191,7 @@ class Queue(Generic[K]):
         lost = []
         for key, begun in member.held.items():
             self._thieves.pop(key, None)
-            self._deaths[key] = self._deaths.get(key, 0) + begun
+            self._deaths[key] = self._deaths.get(key, 0) + (died and begun)
             if self._deaths[key] >= MAX_DEATHS:
                 self.given_up.add(key)
                 lost.append(key)
