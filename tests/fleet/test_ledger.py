@@ -66,6 +66,31 @@ def test_a_server_that_takes_long_to_say_nothing_is_given_up_when_the_time_is_ov
     assert len(asked) <= 4
 
 
+def test_a_server_that_stays_away_while_a_node_asks_ends_the_fleet_and_not_the_node(store, monkeypatch):
+    monkeypatch.setattr(ledger_module, "LIMIT_S", 0.0)
+
+    def winners(**_options):
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(store, "winners", winners)
+    found = Ledger(store, lambda _device: [PROBLEM], {})
+    found.join("node", HELLO, 0.0)
+    question = ("winners", (), {"device_slug": HELLO.device.slug})
+    with pytest.raises(UnavailableError):
+        found.take({"node": Delivery(question=question)}, threading.Event(), 0.0)
+
+
+@pytest.mark.parametrize("beside", [Problem(5, 16, 16), *ladders(range(1, 5), lambda m: Problem(m, 16, 16))])
+def test_a_ladder_beside_which_another_node_may_measure_is_asked_about(store, beside):
+    (ladder,) = ladders(range(1, 9), lambda m: Problem(m, 16, 16))
+    for listed, unknown in (([ladder], {ladder}), ([ladder, beside], set())):
+        found = Ledger(store, lambda _device, listed=listed: listed, {})
+        found.join("node", HELLO, 0.0)
+        orders = found.orders("node", 0.0, stop=False)
+        assert ladder in orders.items
+        assert orders.unknown == unknown
+
+
 def test_a_ladder_is_over_only_once_its_family_is_written(store):
     feed = Feed(lambda _config, _problem: None)
     (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))

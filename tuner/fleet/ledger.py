@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -167,7 +168,7 @@ class Ledger:
             work = work_of(self._problems(hello.device), hello.device)
             tried = [row.problem for row in self._store.problems(device_slug=hello.device.slug)]
             known: set[Item] = {*tried, *(problem.group() for problem in tried)}
-            known.update(problem for problem in _beside_ladders(each.key for each in work))
+            known.update(_beside_ladders(each.key for each in work))
             self.places[key] = Place(Queue(work), Report(*key), hello.host, known)
         return self.places[key]
 
@@ -331,16 +332,19 @@ class Ledger:
         found: list[object] = []
         try:
             self._retry(lambda _again: found.append(getattr(self._store, method)(*arguments, **options)), stop)
+        except UnavailableError:
+            raise
         except StoreError as e:
             return Answer(error=str(e))
         return Answer(found[0])
 
 
-def _beside_ladders(items: Iterable[Item]) -> list[Problem]:
-    """The single problems of which a node may measure some trials while it tunes a ladder."""
+def _beside_ladders(items: Iterable[Item]) -> set[Problem]:
+    """Ladders' families with other ladders or problems beside them, and these problems: two nodes may measure them."""
     listed = list(items)
-    families = {each.family for each in listed if not isinstance(each, Problem)}
-    return [each for each in listed if isinstance(each, Problem) and each.group() in families]
+    ladders = Counter(each.family for each in listed if not isinstance(each, Problem))
+    beside = {each: each.group() for each in listed if isinstance(each, Problem) and each.group() in ladders}
+    return {*beside, *beside.values(), *(family for family, count in ladders.items() if count > 1)}
 
 
 def _difference(there: Environment, place: Place) -> str:
