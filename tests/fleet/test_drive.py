@@ -252,6 +252,17 @@ def test_a_time_budget_ends_every_node_and_leaves_the_rest(faulty, store, cluste
     assert len(report.untried) + len(report.problems) == 50
 
 
+def test_a_machine_that_still_starts_when_the_time_is_over_is_not_waited_for(faulty, store, cluster):
+    here = cluster("a", "b")
+    here.hung.add("b")  # for five seconds
+    watcher, plan = Watcher(), Plan(EXHAUSTIVE, time_budget_s=1.0)
+    _, (report,) = tune(
+        store, here, [faulty(m, configs=6, sleep_ms=100) for m in range(16, 66)], watcher=watcher, plan=plan
+    )
+    assert watcher.hosts == ["a"]
+    assert report.is_spent
+
+
 def on_another_driver(hello):
     return dataclasses.replace(hello, environment=dataclasses.replace(hello.environment, driver="580.1"))
 

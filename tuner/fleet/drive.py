@@ -147,7 +147,7 @@ class Driver:
                 reason = f"no answer for {HELLO_S:.0f} s: another job holds its GPUs, or it cannot reach this machine"
                 self._drop(node)
                 self._refuse(self._on.pop(node), machine.host, reason)
-            elif self._stop.is_set():
+            elif self._stop.is_set() or (self._ledger.members and self._left_s() <= 0):
                 self._drop(node)
 
     def _welcome(self, node: str, reply: Reply, now: float) -> None:
