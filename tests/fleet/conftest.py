@@ -92,9 +92,9 @@ class HereCluster:
     def end(self, node):
         """End a node's sweep: here it has no process whose end would."""
         gone = self.nodes.pop(node, None)
-        if gone is not None and hasattr(gone, "_crew"):
+        if gone is not None and hasattr(gone, "_processes"):
             gone._stop.set()
-            for supervisor in gone._crew.supervisors:
+            for supervisor in gone._processes.supervisors:
                 supervisor.worker.send_kill()
             if node in self.sweeping:
                 with gone._changed:
@@ -102,7 +102,7 @@ class HereCluster:
                     gone._changed.notify_all()
                     gone._changed.wait_for(lambda: gone._out.end is not None, 20)
             elif node not in self.over:
-                gone._crew.__exit__()
+                gone._processes.__exit__()
         self._calls = {call: other for call, other in self._calls.items() if other != node}
 
 
