@@ -18,6 +18,7 @@ from tuner.problem.batches import rungs as batched_rungs
 from tuner.problem.family import Family, Range
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep import ladder as ladder_module
+from tuner.sweep import run
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import CHECKS, FAILED, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
 from tuner.sweep.ladder_points import GAP
@@ -232,17 +233,18 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
     assert all(each.evidence == "measured" for each in found[0].ranges)
 
 
-@pytest.mark.parametrize("finishes_first", [True, False])
-def test_with_a_time_budget_a_ladder_is_finished_before_the_next_one_goes_on(finishes_first):
+@pytest.mark.parametrize("in_order", [True, False])
+def test_where_the_order_is_kept_a_ladder_is_finished_before_the_next_one_goes_on(monkeypatch, in_order):
+    monkeypatch.setattr(run, "estimates", lambda _device: time_us)
     wide = Problem.from_fields({**problem(1).fields(), "n": 2 * problem(1).n})
     ladders = [*family.ladders(range(1, 65), problem), *family.ladders(range(1, 65), wide.with_m)]
-    agenda, order = Agenda([], ladders, time_us, finishes_first=finishes_first), list[Problem]()
+    agenda, order = run._agenda(ladders, H200, in_order=in_order), list[Problem]()
     while agenda:
         order.append(agenda.take().problem)
         won = winner(order[-1], CONFIGS[0])
         agenda.ended(order[-1], Result(won, {}, {CONFIGS[0]: 1.0}), [won])
     changes = sum(one.n != other.n for one, other in itertools.pairwise(order))
-    assert (changes == 1) is finishes_first
+    assert (changes == 1) is in_order
 
 
 def crossing(last: int, us: Callable[[Config, int], float]) -> tuple[Family, list[int], dict[int, float]]:

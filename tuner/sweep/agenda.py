@@ -43,8 +43,8 @@ class Agenda:
             problems: problems of their own, begun first.
             ladders: ranges of Ms; their anchors come before all other steps.
             estimate: see Estimate.
-            finishes_first: whether a ladder's later steps come before ladders that were not begun. It keeps the
-                compilers less busy, but where the time ends early, whole families are tuned.
+            finishes_first: whether a ladder's later steps come before ladders that were not begun. Where the time ends
+                early, whole families are tuned. It keeps fewer compilers busy than anchors do, enough for one GPU.
         """
         self._estimate, self._finishes_first = estimate, finishes_first
         self._steps: list[TuningStep] = []

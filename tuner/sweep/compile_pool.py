@@ -54,8 +54,6 @@ _TASKS_PER_CHILD = 2
 
 Only what a GPU needs now is given to go on with: it would wait for the whole of anything that was given before it.
 """
-_NICENESS = 10
-"""How far the children stand back behind the workers and the loop that feeds them, for which a GPU waits."""
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _TIMED_OUT = (TimeoutError, concurrent.futures.TimeoutError)  # one class from Python 3.11 on
 
@@ -385,7 +383,6 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> Co
 
 def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
     process.die_with_parent()
-    os.nice(_NICENESS)
     sys.path[:] = path
     process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
     from tuner.sweep import cross_target

@@ -49,11 +49,12 @@ def model_errors(problem: Problem, device: Device, times_us: Mapping[Config, flo
     errors = {}
     for config, median_us in times_us.items():
         try:
-            model = registry.find(problem.op, config.kernel).estimate_us
+            spec = registry.find(problem.op, config.kernel)
+            predicted = spec.estimate_us and registry.ask(spec, "estimate_us", config, problem, device)
         except KernelError:
             continue
-        if model is not None:
-            errors[config] = math.log(median_us / max(model(config, problem, device), 1e-3))
+        if predicted is not None:
+            errors[config] = math.log(median_us / max(predicted, 1e-3))
     return errors
 
 

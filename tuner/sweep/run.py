@@ -76,9 +76,8 @@ def sweep(
         prefetcher.import_ahead()
         # The first job is made for the device expected here while the workers open theirs.
         expected = _expected(store, processes)
-        is_bounded = plan.time_budget_s is not None
-        in_order = len(processes.supervisors) == 1 or is_bounded
-        agenda_for = functools.partial(_agenda, problems, in_order=in_order, finishes_first=is_bounded)
+        in_order = len(processes.supervisors) == 1 or plan.time_budget_s is not None
+        agenda_for = functools.partial(_agenda, problems, in_order=in_order)
         agenda = agenda_for(expected) if expected else Agenda(())
         if expected and agenda:
             prefetcher.request(agenda.take(), expected)
@@ -117,12 +116,12 @@ def _expected(store: Store, processes: SweepProcesses) -> Device | None:
     return known[0] if len(known) == 1 else None
 
 
-def _agenda(problems: Problems, device: Device, *, in_order: bool, finishes_first: bool) -> Agenda:
+def _agenda(problems: Problems, device: Device, *, in_order: bool) -> Agenda:
     listed = list(problems(device) if callable(problems) else problems)
     ladders = [each for each in listed if isinstance(each, Ladder)]
     single = [each for each in listed if isinstance(each, Problem)]
     ordered = single if in_order else rarest_first(single)
-    return Agenda(ordered, ladders, estimates(device), finishes_first=finishes_first)
+    return Agenda(ordered, ladders, estimates(device), finishes_first=in_order)
 
 
 def estimates(device: Device) -> Estimate:
