@@ -46,7 +46,7 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
     done = bench(*problems, "--against", "autotune,vendor", "--rounds", "3", "--out", "o")
     assert done.returncode == 0, done.stderr
     assert "no GPU found: running on Triton's interpreter, which may take minutes; its figures say" in done.stderr
-    assert "3 of 3 problems are not tuned for interpreter" in done.stderr
+    assert "not tuned for interpreter: 3 of 3 problems, played by the default" in done.stderr
 
     document = json.loads((tmp_path / "o" / "bench.json").read_text())
     assert document["device"]["slug"] == "interpreter"
@@ -85,6 +85,13 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
     assert files == {"bench.json", "bars-ours.png", "bars-shapes.png"}
     for name in files - {"bench.json"}:
         assert (tmp_path / "o" / name).read_bytes().startswith(PNG)
+
+
+def test_without_the_vendors_library_there_are_no_bars_and_a_line_says_so(bench, tmp_path):
+    done = bench("--shape", "16x16x16", "--against", "autotune", "--rounds", "1", "--out", "o")
+    assert done.returncode == 0, done.stderr
+    assert "no bars: they show speeds relative to the vendor's library; --against vendor plays it" in done.stderr
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["bench.json"]
 
 
 def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path, make_row, make_database):

@@ -125,6 +125,13 @@ def test_a_dry_run_says_what_would_be_tried_and_what_would_take_hours_and_leaves
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_a_problem_that_no_kernel_serves_says_why_and_exits_with_1(tuner):
+    problem = ("--kernel", "rms_norm", "--problem", "M=4,N=200000,dtype=bf16,eps=1e-6")
+    done = tuner("run", *problem, "--device", "interpreter", "--dry-run")
+    assert done.returncode == 1
+    assert "N is 200000: a program's registers hold 32768" in done.stdout
+
+
 def test_what_was_missed_on_this_device_is_tuned_the_most_called_first(tuner, tmp_path):
     calls = {
         Problem(32, 32, 16, dtype="float32", layout="nt"): 3,

@@ -213,6 +213,8 @@ def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     text = json.dumps(body, indent=1, sort_keys=True, default=plain)
     written = [files.write_text(folder / "bench.json", f"{text}\n"), *chart.draw(report, folder)]
     click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
+    if "vendor" not in report.rivals:
+        click.echo("no bars: they show speeds relative to the vendor's library; --against vendor plays it", err=True)
 
 
 def _line(row: Row) -> str:
@@ -237,8 +239,8 @@ def _print_report(report: ContestReport) -> None:
     untuned = sum(row.match is not None and row.match.rule == "default" for row in report.rows)
     if untuned:
         click.echo(
-            f"{untuned} of {len(report.rows)} problems are not tuned for {report.device.slug}: theirs is the default "
-            "formula's config (rule default); `tuner run` with the same problems tunes them",
+            f"not tuned for {report.device.slug}: {untuned} of {quantity(len(report.rows), 'problem')}, played by "
+            "the default formula's config (rule default); `tuner run` with the same problems tunes them",
             err=True,
         )
     measured.say_unplayed(report.unplayed, "problem")

@@ -173,4 +173,4 @@ def _dry_run(problems: RunProblems, gpus: Sequence[int | None], options: RunOpti
         print_json(forecasts)
     else:
         forecast_table(forecasts)
-    return 0
+    return 1 if any(each.reason for each in forecasts) else 0
