@@ -15,6 +15,7 @@ import pytest
 from tuner.errors import DeviceError, StoreError, SweepError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.kernel.space import Rule
 from tuner.problem import Problem
 from tuner.problem.family import ladders
@@ -24,6 +25,7 @@ from tuner.sweep import child, job_prefetch, loop, supervisor, sweep_processes, 
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
 from tuner.sweep.observer import Observer
+from tuner.sweep.paired import PairedRunner
 from tuner.sweep.plan import Plan
 from tuner.sweep.race import RACE
 from tuner.sweep.run import forecast, sweep
@@ -412,6 +414,15 @@ def test_a_worker_that_cannot_start_is_one_clear_error(faulty, store, monkeypatc
     monkeypatch.setattr(worker, "serve", die_at_once)
     with pytest.raises(SweepError, match=r"did not start: worker died with exit code 3: libcuda\.so\.1: cannot open"):
         sweep(store, [Problem(16, 16, 16)], [None], Plan(EXHAUSTIVE))
+
+
+def test_a_config_that_loses_the_context_in_paired_rounds_is_named(faulty, monkeypatch):
+    from faulty_kernels import lose_the_context
+
+    monkeypatch.setattr(worker, "serve", lose_the_context)
+    with PairedRunner(None) as runner:
+        said = runner.play(faulty(), [Config("faulty", behaviour="good", index=0)])
+    assert said == "faulty(behaviour=good, index=0): RuntimeError: an illegal memory access"
 
 
 @pytest.mark.long

@@ -11,7 +11,17 @@ from tuner.problem import Problem
 from tuner.sweep import gpu_lock
 from tuner.sweep.child import WorkerDiedError
 from tuner.sweep.compile_pool import CompilePool
-from tuner.sweep.messages import CompareRows, FinalsPlayed, Hello, PlayFinals, Ready, Refused, RowsCompared, SetProblem
+from tuner.sweep.messages import (
+    CompareRows,
+    FinalsPlayed,
+    Hello,
+    PlayFinals,
+    Ready,
+    Refused,
+    Result,
+    RowsCompared,
+    SetProblem,
+)
 from tuner.sweep.worker import Worker
 
 _SEED = 1
@@ -104,5 +114,8 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
         worker.send(request)
         while True:
             reply = worker.wait()
+            if isinstance(reply, Result):  # of the config that lost the context
+                reason = f"{reply.config}: {reply.outcome.message}"
+                raise WorkerDiedError(reply.outcome.state, reason, reply.config)
             if isinstance(reply, (Ready, Refused, FinalsPlayed, RowsCompared)):
                 return reply

@@ -23,10 +23,12 @@ from types import SimpleNamespace
 
 import torch
 
+from tuner.hardware.device import INTERPRETER, Environment
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
-from tuner.sweep import worker
+from tuner.store.records import Outcome, State
+from tuner.sweep import messages, worker
 
 GUARD = 64
 PAUSE_S = 1.5
@@ -202,3 +204,15 @@ def serve_alone(connection, gpu, log):
 def die_at_once(_connection, _gpu, log):
     Path(log).write_text("no such file\nlibcuda.so.1: cannot open\n")
     os._exit(3)
+
+
+def lose_the_context(connection, _gpu, _log):
+    """Serve as a worker whose finals' first config loses the CUDA context: it says so and ends."""
+    connection.recv()
+    connection.send(messages.Hello(INTERPRETER, Environment("3.7.1", "2.13.0", "interpreter", "", "3.12")))
+    while not isinstance(request := connection.recv(), messages.PlayFinals):
+        connection.send(messages.Ready(0))
+    config = request.finalists[0]
+    connection.send(messages.Heartbeat(config))
+    connection.send(messages.Result(config, Outcome(State.RUNTIME_ERROR, "RuntimeError: an illegal memory access")))
+    connection.send(messages.Idle(context_lost=True))
