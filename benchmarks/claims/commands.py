@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         tail = (folder / "log.txt").read_text()[-1500:]
         sys.exit(f"tuner {' '.join(arguments)} ended with {done.returncode}:\n{tail}")
     return json.loads(done.stdout)
+
+
+def where_time_went(told: dict[str, Any]) -> dict[str, Any]:
+    """The wall time of what `tuner run --json` tells, by phase, and its binaries."""
+    phases_s = sum((Counter(problem["phases_s"]) for problem in told["problems"]), Counter[str]())
+    return {
+        "wall_s": round(told["seconds"], 1),
+        "start_s": round(told["start_seconds"], 1),
+        "phases_s": {phase: round(seconds, 1) for phase, seconds in phases_s.items()},
+        "binaries": told["compiled"],
+        "compile_wall_s": round(told["compile_seconds"], 1),
+    }
 
 
 def fresh(source: str, *arguments: str, **changed: str | Path) -> str:

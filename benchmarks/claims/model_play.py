@@ -32,12 +32,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commands import environment, tuner
+from commands import environment, tuner, where_time_went
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -98,18 +97,10 @@ def tune(options: argparse.Namespace) -> dict[str, Any]:
         if name == "model":
             without_long_last_layer(folder / "suite.csv", config.vocab_size)
     winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
-    run = found["run"]
-    phases_s = sum((Counter(each["phases_s"]) for each in run["problems"]), Counter())
+    measured = sum(each["measured"] for each in found["run"]["problems"])
     return {
         "seconds": seconds,
-        "run": {
-            "problems": len(run["problems"]),
-            "measured": sum(each["measured"] for each in run["problems"]),
-            "binaries": run["compiled"],
-            "compile_wall_s": round(run["compile_seconds"], 1),
-            "start_s": round(run["start_seconds"], 1),
-            "phases_s": {phase: round(each, 1) for phase, each in phases_s.items()},
-        },
+        "run": {"problems": len(found["run"]["problems"]), "measured": measured, **where_time_went(found["run"])},
         "suite": (folder / "suite.csv").read_text().splitlines(),
         "untried": len(found["run"]["untried"]),
         "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},

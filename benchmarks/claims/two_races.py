@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from commands import card, new_folder, tuner, write_suite
+from commands import card, new_folder, tuner, where_time_went, write_suite
 
 from tuner.bench import held_out
 from tuner.errors import TunerError
@@ -75,15 +75,10 @@ def race(folder: Path, options: list[str]) -> dict[str, Any]:
     process_s = time.perf_counter() - begin
     rows = [row(problem) for problem in told["problems"]]
     states = sum((Counter(problem["states"]) for problem in told["problems"]), Counter())
-    phases_s = sum((Counter(problem["phases_s"]) for problem in told["problems"]), Counter())
     summary = {
         "device": told["device"],
         "process_s": round(process_s, 1),
-        "wall_s": round(told["seconds"], 1),
-        "start_s": round(told["start_seconds"], 1),
-        "phases_s": {phase: round(seconds, 1) for phase, seconds in phases_s.items()},
-        "binaries": told["compiled"],
-        "compile_wall_s": round(told["compile_seconds"], 1),
+        **where_time_went(told),
         "trials_by_state": dict(states),
         "geomean_vs_default": geomean(rows, "vs_default"),
         "geomean_vs_vendor": geomean(rows, "vs_vendor"),

@@ -83,6 +83,17 @@ def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
     assert hill(min(waves[0], key=hill)) > hill(best)
 
 
+def test_what_it_learned_wave_by_wave_is_what_it_learns_of_all_waves_at_once():
+    task = field_of("wide")
+    race, at_once, outcomes = Race(task), Race(task), {}
+    for _ in range(4):
+        outcomes |= complete(race.propose(outcomes), hill)
+    race._learn(dict(reversed(outcomes.items())))
+    at_once._learn(outcomes)
+    assert len(outcomes) > 20
+    assert race._predicted == pytest.approx(at_once._predicted, rel=1e-6)
+
+
 def test_trials_are_kept_to_the_letter():
     for trials in (1, 7, 17, 61):
         race = Race(field_of("one", "two", trials=trials))

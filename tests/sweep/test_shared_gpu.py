@@ -122,6 +122,20 @@ def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_distur
     assert list(asked["c", "late"]) == [Urgency.NEXT, Urgency.BESIDE, Urgency.NOW], "it is the first once a has ended"
 
 
+def test_another_problem_gets_its_turn_before_what_has_ended_is_stored(shared, monkeypatch):
+    turns, conclude = [], loop.Loop._conclude
+
+    def note(self, supervisor, *, interrupted):
+        turns.append([other.has_turn for other in supervisor.slot.others])
+        conclude(self, supervisor, interrupted=interrupted)
+
+    monkeypatch.setattr(loop.Loop, "_conclude", note)
+    shared.sweep(
+        shared.problem("a", "good,late", until="b launch", configs=1), shared.problem("b", configs=4, sleep_ms=100)
+    )
+    assert turns == [[True], [False]]
+
+
 @pytest.mark.parametrize("workers", [3])
 def test_a_third_problem_measures_while_two_wait(shared):
     ended = shared.sweep(
