@@ -116,7 +116,7 @@ def test_a_large_space_is_searched_longer_in_larger_waves():
     configs = [Config("one", BLOCK=block, num_warps=1) for block in range(1, 4001)]
     field = SearchTask(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
     waves, _ = run(Race(field), lambda _config: 5.0)
-    assert [len(wave) for wave in waves] == [36, 16, 16, 16]
+    assert [len(wave) for wave in waves] == [24, 16, 16, 16]
 
 
 def test_it_ends_with_its_trials_and_says_so():

@@ -24,12 +24,15 @@ from tuner.store.store import Store
 from tuner.sweep import child, job_prefetch, loop, supervisor, sweep_processes, worker
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
+from tuner.sweep.job import Job
+from tuner.sweep.measure import VENDOR
 from tuner.sweep.observer import Observer
 from tuner.sweep.paired import PairedRunner
 from tuner.sweep.plan import Plan
 from tuner.sweep.race import RACE
 from tuner.sweep.run import forecast, sweep
 from tuner.sweep.strategies import EXHAUSTIVE
+from tuner.sweep.timer import GraphTimer, HostTimer
 
 
 @pytest.fixture
@@ -199,6 +202,21 @@ def test_the_slow_config_loses(faulty, store):
     assert ended.winner.config["behaviour"] == "good"
     assert ended.winner.vs_vendor is not None
     assert ended.winner.vs_default is not None
+
+
+def test_the_finals_have_as_many_rounds_as_the_strategy_says(faulty, store, monkeypatch):
+    played, verdict = [], Job.verdict
+
+    def note(job, times):
+        played.append(len(times[VENDOR]))
+        return verdict(job, times)
+
+    monkeypatch.setattr(Job, "verdict", note)
+    problem = faulty(configs=2)
+    for rounds in (2, None, 99):
+        sweep(store, [problem], [None], Plan(dataclasses.replace(EXHAUSTIVE, rounds=rounds), fresh=True))
+    assert played == [2, HostTimer.final_rounds, HostTimer.final_rounds]
+    assert RACE.rounds < GraphTimer.final_rounds
 
 
 def test_an_interrupt_keeps_every_finished_trial_and_the_next_sweep_goes_on(faulty, store):

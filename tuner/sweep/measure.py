@@ -100,7 +100,12 @@ class Measurement:
             yield candidate.config, _complete(candidate, sample)
 
     def finals(
-        self, finalists: Sequence[Config], *, seed: int, heartbeat: Callable[[Config | None], None]
+        self,
+        finalists: Sequence[Config],
+        *,
+        seed: int,
+        heartbeat: Callable[[Config | None], None],
+        rounds: int | None = None,
     ) -> tuple[dict[str, list[float]], dict[str, str]]:
         """Check the finalists on fresh inputs, then run them and the vendor's library in paired rounds.
 
@@ -111,6 +116,7 @@ class Measurement:
             finalists: configs, the default among them.
             seed: seeds the fresh inputs and the shuffles.
             heartbeat: called with each config before the device is touched for it, and with None before each round.
+            rounds: how many all play, if that is fewer than the timer's.
 
         Returns:
             Times by config digest ("vendor" for the library), and the reasons why finalists were rejected.
@@ -143,7 +149,7 @@ class Measurement:
             seed=seed,
             beside=(VENDOR,),
             flagged=lambda: self._clocks.read().flagged,
-            rounds=self._timer.final_rounds,
+            rounds=min(rounds or self._timer.final_rounds, self._timer.final_rounds),
             max_rounds=self._timer.max_final_rounds,
         )
         return times, rejected

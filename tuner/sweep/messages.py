@@ -44,6 +44,8 @@ class PlayFinals:
 
     finalists: tuple[Config, ...]
     seed: int
+    rounds: int | None = None
+    """How many rounds all play; None for as many as the protocol says."""
 
 
 @dataclass(frozen=True, slots=True)

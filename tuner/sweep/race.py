@@ -52,7 +52,7 @@ class Pace(NamedTuple):
 
 
 FULL = Pace(
-    trials=Share(14, LEAST_TRIALS, 320), first=Share(56, 14, 36), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
+    trials=Share(14, LEAST_TRIALS, 320), first=Share(80, 12, 24), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
 )
 """The pace where nothing like the problem was measured."""
 WARM_STARTED = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))
@@ -226,4 +226,4 @@ def _coordinates(configs: Sequence[Config]) -> _Array:
     return points[:, np.ptp(points, axis=0) > 0]
 
 
-RACE = Strategy("race", Race, drop=(1.1, 1.05), finalists=2, margin=1.015, revisits=False)
+RACE = Strategy("race", Race, drop=(1.1, 1.05), finalists=2, margin=1.015, rounds=15, revisits=False)

@@ -57,6 +57,7 @@ class Strategy:
         finalists: the most configs in the finals, not counting the default config.
         margin: finalists are within this factor of the fastest trial, because single replays of one config differ by a
             few percent.
+        rounds: how many paired rounds every finalist plays; None as many as the timer's protocol says.
         revisits: whether a problem that has a winner is searched again for configs that were not tried.
     """
 
@@ -65,6 +66,7 @@ class Strategy:
     drop: tuple[float, ...] = (1.5, 1.5)
     finalists: int = 10
     margin: float = 1.05
+    rounds: int | None = None
     revisits: bool = True
 
 

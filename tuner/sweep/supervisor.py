@@ -141,7 +141,7 @@ class WorkerSupervisor:
             self._search(job, late=late)
         elif finalists := job.finalists():
             if self._may_take_turn("finals"):
-                self._ask(messages.PlayFinals(tuple(finalists), seed=len(job.rejected)))
+                self._ask(messages.PlayFinals(tuple(finalists), len(job.rejected), job.strategy.rounds))
         else:
             self._end(SPENT if late else f"no config worked{job.failure_summary}")
 

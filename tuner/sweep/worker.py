@@ -129,7 +129,9 @@ class _ProblemHandler:
         import torch
 
         try:
-            times, rejected = self.measurement.finals(request.finalists, seed=request.seed, heartbeat=heartbeat)
+            times, rejected = self.measurement.finals(
+                request.finalists, seed=request.seed, rounds=request.rounds, heartbeat=heartbeat
+            )
             return messages.FinalsPlayed(times, rejected)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return messages.too_large(e)

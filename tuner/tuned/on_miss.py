@@ -95,7 +95,9 @@ def _measured(
                 note(config, dataclasses.replace(outcome, gpu_uuid=session.gpu_uuid))
         verdict = None
         while verdict is None and (finalists := job.finalists()):
-            times, rejected = measurement.finals(finalists, seed=len(job.rejected), heartbeat=_silent)
+            times, rejected = measurement.finals(
+                finalists, seed=len(job.rejected), rounds=RACE.rounds, heartbeat=_silent
+            )
             job.rejected |= rejected
             verdict = job.verdict(times)
     return job, verdict, trials, session.environment
