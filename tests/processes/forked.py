@@ -9,18 +9,40 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from multiprocessing import context, forkserver
+from multiprocessing import context, forkserver, popen_forkserver
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
-TORCH = ["torch"]
 _get_context = multiprocessing.get_context
+SERVER = forkserver.ForkServer()
+"""Not the one that a compile pool forks its children from: that has imported Triton, and what a worker sets in its
+environment is read then; and a pool's children would find a server that has not."""
+SERVER.set_forkserver_preload(["torch"])
+
+
+class Popen(popen_forkserver.Popen):
+    """Asks that server."""
+
+    _launch = FunctionType(
+        popen_forkserver.Popen._launch.__code__,
+        {
+            **vars(popen_forkserver),
+            "forkserver": SimpleNamespace(
+                connect_to_new_process=SERVER.connect_to_new_process, read_signed=forkserver.read_signed
+            ),
+        },
+    )
+
+
+class ForkedProcess(context.ForkServerProcess):
+    _Popen = staticmethod(Popen)
 
 
 class ForkingContext(context.ForkServerContext):
     """Makes processes that have this process's environment, as spawned ones do, and not the fork server's."""
 
-    def Process(self, target: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> context.ForkServerProcess:  # noqa: N802
-        return super().Process(target=begin, args=(dict(os.environ), target, args), **options)
+    def Process(self, target: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> ForkedProcess:  # noqa: N802
+        return ForkedProcess(target=begin, args=(dict(os.environ), target, args), **options)
 
 
 def begin(environ: dict[str, str], target: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -30,11 +52,5 @@ def begin(environ: dict[str, str], target: Callable[..., Any], args: tuple[Any, 
 
 
 def get_context(method: str | None = None) -> context.BaseContext:
-    """As multiprocessing.get_context, but a process to be spawned is forked, unless a compile pool started the server.
-
-    That server has imported Triton, and what a worker sets in its environment is read then.
-    """
-    if method != "spawn" or forkserver._forkserver._preload_modules not in (["__main__"], TORCH):
-        return _get_context(method)
-    multiprocessing.set_forkserver_preload(TORCH)
-    return ForkingContext()
+    """As multiprocessing.get_context, but a process to be spawned is forked."""
+    return ForkingContext() if method == "spawn" else _get_context(method)
