@@ -86,17 +86,23 @@ def _part(text: str) -> tuple[int, int]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with long tests come first and those of tests/unit last: no process is left alone with much to do.
 
-    A file's long tests are in one part, by its name: what it sets up is set up once.
+    A file's long tests are in one part, by its name: what it sets up is set up once. Those of `SINGLE` files are in a
+    part each, by their own.
     """
-    long = {item.path for item in items if item.get_closest_marker("long")}
+    long = [item for item in items if item.get_closest_marker("long")]
     if part := config.getoption("long_part"):
         index, count = part
-        names = {path: path.relative_to(config.rootpath).as_posix() for path in long}
-        long = {path for path in long if zlib.crc32(names[path].encode()) % count == index - 1}
-        left_out = {item for item in items if item.get_closest_marker("long") and item.path not in long}
+        left_out = {item for item in long if zlib.crc32(_together(item.nodeid).encode()) % count != index - 1}
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: 0 if item.path in long else 2 if UNIT in item.path.parents else 1)
+        long = [item for item in long if item not in left_out]
+    first = {item.path for item in long}
+    items.sort(key=lambda item: 0 if item.path in first else 2 if UNIT in item.path.parents else 1)
+
+
+def _together(nodeid: str) -> str:
+    """What of a test's name it shares with the tests that it runs beside: the file's, or none of a `SINGLE` file."""
+    return nodeid if nodeid.startswith(SINGLE) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -112,9 +118,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(SINGLE):
-                return nodeid
-            return "gpu" if nodeid.startswith("tests/gpu/") else super()._split_scope(nodeid)
+            return "gpu" if nodeid.startswith("tests/gpu/") else _together(nodeid)
 
     return Files(config, log)
 
