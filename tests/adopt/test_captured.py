@@ -178,7 +178,9 @@ def test_binaries_are_compiled_for_captured_calls_without_a_gpu(
     assert code == 2
 
 
-@pytest.mark.parametrize("name", ["tuned", "capture", "adopt"])
+@pytest.mark.parametrize(
+    "name", ["tuned", *(pytest.param(each, marks=pytest.mark.long) for each in ("capture", "adopt"))]
+)
 def test_a_program_that_imports_triton_by_way_of_tuner_is_served_too(name, tuned, tuner_command):
     environment = {"TUNER_DB": str(tuned[0]), "TRITON_INTERPRET": "1", "TUNER_ADOPT": "theirs"}
     program = (

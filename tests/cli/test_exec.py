@@ -116,7 +116,7 @@ def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_
     ("libraries", "said"),
     [
         (["--adopt", "absent"], "absent is not adopted: there is no library 'absent' to adopt"),
-        (["--adopt", "not a name"], "'not a name' to adopt"),
+        pytest.param(["--adopt", "not a name"], "'not a name' to adopt", marks=pytest.mark.long),
         pytest.param(["--adopt", "torch"], "", marks=pytest.mark.long),
         ([], "tuner: nothing is served, since no library is named: --adopt fla, for instance"),
     ],

@@ -306,7 +306,7 @@ def test_a_signal_before_the_sweep_begins_is_one_line_and_130(tmp_path, number):
     assert (process.returncode, errors) == (130, "interrupted\n")
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.5])
+@pytest.mark.parametrize("seconds", [*(pytest.param(each, marks=pytest.mark.long) for each in (0.5, 1.5)), 1.0, 2.5])
 def test_ctrl_c_while_it_starts_is_an_interrupt_too(tmp_path, seconds):
     process = start(tmp_path, "--shape", "64x64x64")
     time.sleep(seconds)

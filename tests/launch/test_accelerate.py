@@ -73,7 +73,7 @@ def test_an_m_of_a_range_is_served_by_the_plan_of_another(backend, make_stub, ma
     made = make_rows({problem: config})
     rows = tuple(replace(row, vs_vendor=1.1) for row in made.rows)
     path = replace(made, rows=rows, families=(make_family(128, first=65, problem=problem),)).write(tmp_path)
-    assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
+    assert make_stub().run("ship.py", str(path)).printed["failed"] == [[]]
     report = make_stub().run("accelerated_mlps.py", json.dumps([backend, 100, 65, 128, 77]), str(path))
     assert len(report.printed["mlps"]) == 2
     assert_each_step_reads_its_weights(report, 1 if backend == "auto" else 2)

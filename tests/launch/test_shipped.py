@@ -80,7 +80,7 @@ def test_every_m_of_a_range_ships_where_a_kernel_has_another_binary_for_it(make_
     problem = Problem(4, 256, 256, layout="nt")
     winner = registry.find("matmul", "gemv").default_config(problem, KNOWN["sm_90"])
     path = replace(make_rows({problem: winner}), families=(make_family(4, problem=problem),)).write(tmp_path)
-    assert make_stub().run("ship.py", str(path), alone=True).printed["failed"] == [[]]
+    assert make_stub().run("ship.py", str(path)).printed["failed"] == [[]]
     report = make_stub().run("served.py", "families", str(path), json.dumps([1, 2, 3, 4]), "nt")
     assert report.printed["compiled"] == 0
     assert {launch.name for launch in report.launches} == {"gemv_kernel"}
@@ -93,7 +93,7 @@ def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_st
     winners = {Problem(m, 256, 256): config for m, config in zip((64, 256), WINNERS.values(), strict=False)}
     family = make_family(64, 256, problem=Problem(256, 256, 256))
     path = replace(make_rows(winners), families=(family,)).write(tmp_path)
-    make_stub().run("ship.py", str(path), alone=True)
+    make_stub().run("ship.py", str(path))
     one, both = (make_stub().run("served.py", "families", str(path), ms) for ms in ("[40]", "[40, 200]"))
     assert len(one.loads) == 2  # both kernels have one name
     assert (one.loads, len(one.launches), len(both.launches)) == (both.loads, 1, 2)

@@ -152,7 +152,7 @@ def test_a_third_problem_measures_while_two_wait(shared):
 
 
 @pytest.mark.parametrize("workers", [3])
-@pytest.mark.parametrize("greedy", ["inputs", "launch"])
+@pytest.mark.parametrize("greedy", [pytest.param("inputs", marks=pytest.mark.long), "launch"])
 def test_of_three_one_that_runs_out_of_memory_waits_until_it_is_alone(shared, greedy):
     ended = shared.sweep(
         shared.problem("a", "good,late", until=f"c {greedy}", configs=1),
