@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import options, output
+from tuner.cli import measured, options, output
 from tuner.cli.moe_options import MoeOptions
 from tuner.cli.options import Duration
 from tuner.cli.output import quantity
@@ -124,16 +124,25 @@ def moe(**typed: Any) -> int:
             err=True,
         )
         if len(not_tuned) == len(task.ms):
-            _say(task, [], [], not_tuned, as_json=asked.as_json)
+            _say(task, [], [], not_tuned, [], as_json=asked.as_json)
             return 1
     from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
         click.echo(f"{runner.device.slug}: playing {quantity(len(task.ms), 'row')}", err=True)
-        rows = list(tuning.play(task, configs, runner))
-        tuning.check(rows)
-        written = [] if asked.play_only else _write(asked.out, task, rows, runner)
-    _say(task, rows, written, not_tuned, as_json=asked.as_json)
+        rows, ended = measured.collect(
+            tuning.play(task, configs, runner),
+            lambda row, done: click.echo(f"[{done}/{len(task.ms)}] M {row.m}: {row.origin or row.reason}", err=True),
+        )
+        if ended is None:
+            tuning.check(rows)
+        keeps = not asked.play_only and any(row.configs for row in rows)
+        written = _write(asked.out, task, rows, runner, in_part=ended is not None) if keeps else []
+    not_played = task.ms[len(rows) :]
+    _say(task, rows, written, not_tuned, not_played, as_json=asked.as_json)
+    if ended is not None:
+        click.echo(f"not played: M {_listed(not_played)}; the same command plays every row again", err=True)
+        raise ended
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
 
@@ -173,8 +182,12 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
     return configs, any(spent)
 
 
-def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> list[Path]:
-    """Write the package's file or files, each with its evidence beside it; return their paths."""
+def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner, *, in_part: bool) -> list[Path]:
+    """Write the package's file or files, each with its evidence beside it; return their paths.
+
+    Where the rows are a part of what was asked for, they take nothing away: the files stay as they are where they have
+    rows that cannot be kept.
+    """
     from tuner.errors import TableError
     from tuner.moe import config_file
 
@@ -189,31 +202,39 @@ def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner) -> 
         "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
     }
     evidence = json.loads(json.dumps(evidence, default=output.plain))
-    written = []
+    texts: dict[Path, str] = {}
+    paths = []
     for at, problem in enumerate(task.problems(1)):
         name = config_file.path_of(task.package, task.layer, runner.device.name, down=problem["gemm"] == "down")
-        make_folder((out / name).parent)
+        path = out / name
         configs = {row.m: row.configs[at] for row in shipped}
-        kept, proofs = _kept(out / name, evidence, configs)
+        kept, proofs, dropped = _kept(path, evidence, configs)
+        if dropped and in_part:
+            click.echo(
+                f"{path} stays as it was: it has rows for M {_listed(dropped)}, and no evidence beside it says that "
+                "they are of the same layer, routing and versions",
+                err=True,
+            )
+            return []
+        _say_kept(path, kept, dropped)
         rows_of_all = sorted([*evidence["rows"], *proofs], key=lambda row: int(row["m"]))
-        text = json.dumps({**evidence, "rows": rows_of_all}, indent=2)
-        write_text(_evidence_of(out / name), text, error=TableError)
-        text = config_file.dumps(task.package.name, task.layer, configs, kept)
-        written.append(write_text(out / name, text, error=TableError))
-    return written
+        texts[_evidence_of(path)] = json.dumps({**evidence, "rows": rows_of_all}, indent=2)
+        texts[path] = config_file.dumps(task.package.name, task.layer, configs, kept)
+        paths.append(path)
+    for path, text in texts.items():
+        make_folder(path.parent)
+        write_text(path, text, error=TableError)
+    return paths
 
 
-def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the rows that the old file has for other Ms, with their evidence, if measured alike; say which."""
+def _kept(
+    path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]
+) -> tuple[dict[str, Any], list[Any], list[str]]:
+    """Return the rows that the old file has for other Ms, with their evidence, if measured alike; and the other Ms."""
     from tuner.files import parse_json
     from tuner.moe import config_file
 
-    there = config_file.rows_of(path)
-    if not there and path.exists():
-        click.echo(f"{path}: replaced: no row of what was there can be read", err=True)
-    others = {m: row for m, row in there.items() if int(m) not in configs}
-    if not others:
-        return {}, []
+    others = {m: row for m, row in config_file.rows_of(path).items() if int(m) not in configs}
     try:
         before = parse_json(_evidence_of(path).read_bytes())
         proofs = {str(row["m"]): row for row in before["rows"]}
@@ -221,15 +242,22 @@ def _kept(path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]
     except (OSError, ValueError, TypeError, KeyError):
         proofs, is_same = {}, False
     kept = {m: row for m, row in others.items() if is_same and m in proofs}
+    return kept, [proofs[m] for m in kept], [m for m in others if m not in kept]
+
+
+def _say_kept(path: Path, kept: Iterable[str], dropped: Sequence[str]) -> None:
+    from tuner.moe import config_file
+
+    if path.exists() and not config_file.rows_of(path):
+        click.echo(f"{path}: replaced: no row of what was there can be read", err=True)
     if kept:
         click.echo(f"{path}: kept the rows that it had for M {_listed(kept)}", err=True)
-    if dropped := [m for m in others if m not in kept]:
+    if dropped:
         click.echo(
             f"{path}: dropped the rows that it had for M {_listed(dropped)}: no evidence beside it says that they are "
             "of the same layer, routing and versions",
             err=True,
         )
-    return kept, [proofs[m] for m in kept]
 
 
 def _evidence_of(path: Path) -> Path:
@@ -240,14 +268,22 @@ def _listed(ms: Iterable[int | str]) -> str:
     return ", ".join(map(str, sorted(map(int, ms))))
 
 
-def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], not_tuned: Sequence[int], *, as_json: bool) -> None:
+def _say(
+    task: Task,
+    rows: Sequence[Row],
+    written: Sequence[Path],
+    not_tuned: Sequence[int],
+    not_played: Sequence[int],
+    *,
+    as_json: bool,
+) -> None:
     from tuner.moe import tuning
     from tuner.moe.config_file import VARIABLES
 
     gained = sum(row.gain > 1 + tuning.NOISE for row in rows)
     if as_json:
         document = {"layer": task.layer, "routing": task.routing, "rows": rows, "files": written, "gained": gained}
-        output.print_json({**document, "not_tuned": not_tuned})
+        output.print_json({**document, "not_tuned": not_tuned, "not_played": not_played})
         return
     for row in rows:
         if row.configs and row.reason:
@@ -263,7 +299,7 @@ def _say(task: Task, rows: Sequence[Row], written: Sequence[Path], not_tuned: Se
     if gained:
         faster = f"{quantity(gained, 'row')} {'is' if gained == 1 else 'are'}"
     else:
-        faster = "no tuned row is" if not_tuned else "no row is"
+        faster = "no tuned row is" if not_tuned else "no played row is" if not_played else "no row is"
     click.echo(f"{faster} faster by more than 1% than what {package} does without this file")
     folder = written[0].parents[0 if package == "vllm" else 2]
     click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")
