@@ -60,8 +60,23 @@ def test_a_crash_or_a_hang_is_settled_when_two_trials_in_a_row_agree(
     assert tried(State.CRASHED) == [State.CRASHED]
 
 
-def test_a_trial_without_memory_on_the_gpu_settles_nothing(store, device, environment, problem, kernel, make_trial):
-    """Another program may have had it, for as long as two runs and longer."""
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (State.OUT_OF_RESOURCES, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+        (State.RUNTIME_ERROR, "RuntimeError: Triton Error [CUDA]: out of memory"),
+        (State.RUNTIME_ERROR, "AcceleratorError: CUDA error: out of memory"),
+        (State.RUNTIME_ERROR, "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+        (State.CRASHED, "OSError: [Errno 28] No space left on device: '/root/.triton/cache/x'"),
+        (State.COMPILE_ERROR, "OSError: [Errno 28] No space left on device"),
+        (State.RUNTIME_ERROR, "PermissionError: [Errno 13] Permission denied: '/root/.triton/cache/x'"),
+        (State.COMPILE_ERROR, "MemoryError: "),
+    ],
+)
+def test_a_trial_that_tells_of_the_machine_settles_nothing(
+    state, message, store, device, environment, problem, kernel, make_trial
+):
+    """A disk may be full, and another program may have the GPU's memory, for as long as two runs and longer."""
 
     def tried(state, message):
         run = store.begin_run(device, environment, argv=[], host="node1")
@@ -69,7 +84,7 @@ def test_a_trial_without_memory_on_the_gpu_settles_nothing(store, device, enviro
         return [outcome.state for outcome in store.settled(device, environment, problem, [kernel]).values()]
 
     for _ in range(3):
-        assert tried(State.OUT_OF_RESOURCES, "OutOfMemoryError: CUDA out of memory") == []
+        assert tried(state, message) == []
     assert tried(State.CRASHED, "") == []
     assert tried(State.OUT_OF_RESOURCES, "OutOfResources: shared memory") == [State.OUT_OF_RESOURCES]
 

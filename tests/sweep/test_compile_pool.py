@@ -17,7 +17,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.store.records import State
+from tuner.store.records import Outcome, State
 from tuner.sweep.compile_pool import Compiled, CompilePool, Failed, Urgency
 from tuner.sweep.host_errors import host_error_in
 from tuner.sweep.measure import failure_of
@@ -72,7 +72,9 @@ def test_a_missing_folder_of_the_cache_is_the_machines_error_and_another_missing
         assert host_error_in(FileNotFoundError(errno.ENOENT, "", str(tmp_path / missed))) is not None
     assert host_error_in(FileNotFoundError(errno.ENOENT, "", str(tmp_path / "other"))) is None
     assert host_error_in(ValueError("cannot lower this")) is None
-    assert failure_of(PermissionError(errno.EACCES, "no")).state is State.CRASHED
+    error = RuntimeError("cannot launch this")
+    error.__cause__ = PermissionError(errno.EACCES, "no")
+    assert failure_of(error) == Outcome(State.CRASHED, "PermissionError: [Errno 13] no")
 
 
 def test_a_pool_that_ends_while_children_start_leaves_nothing_on_the_screen(capfd):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -97,9 +98,22 @@ class KernelVersion:
     source_hash: str
 
 
+_OF_DRIVER = r"\w+: (?:CUDA error|Triton Error \[\w+\]): "
+_NO_MEMORY = re.compile(rf"OutOfMemoryError:|{_OF_DRIVER}out of memory")
+_OF_MACHINE = re.compile(
+    rf"\w+: \[Errno \d+\] |MemoryError:|\w+: .*can't allocate memory|{_OF_DRIVER}.*(?:busy or unavailable|ECC error)"
+)
+"""An error of the operating system, of the host's memory, or of a card that another program has or that fails."""
+
+
 def ran_out_of_memory(message: str) -> bool:
     """Whether this message of an outcome says that the GPU had too little memory: perhaps another program had it."""
-    return message.startswith("OutOfMemoryError:")
+    return _NO_MEMORY.match(message) is not None
+
+
+def is_of_machine(message: str) -> bool:
+    """Whether this message of an outcome tells of the machine, which may be in order again, and not of the config."""
+    return ran_out_of_memory(message) or _OF_MACHINE.match(message) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tuner.store import rows
 from tuner.store.column_values import Stored, StrayValue
 from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
-from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, now, ran_out_of_memory
+from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, is_of_machine, now
 from tuner.store.runs import Run
 
 _COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
@@ -24,7 +24,8 @@ _UNLESS_THERE = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
 _UNCERTAIN = (State.CRASHED, State.TIMEOUT)
 """States that may not be the config's fault: such a trial settles nothing until a second one agrees.
 
-A trial without memory on the GPU never does: another program may have it for as long as it likes.
+A trial that says what was wrong with the machine never does: a disk may be full, and another program may have the GPU's
+memory, for as long as two runs and longer.
 """
 
 
@@ -105,8 +106,8 @@ def settled(
     doubted: set[Config] = set()
     for tried, outcome in rows.read(connection, query, lambda row: (rows.config_of(row), rows.outcome_of(row))):
         known = newest.get(tried)
-        is_first = known is None or known.state not in _UNCERTAIN
-        if ran_out_of_memory(outcome.message) or (outcome.state in _UNCERTAIN and is_first):
+        is_first = known is None or known.state not in _UNCERTAIN or is_of_machine(known.message)
+        if is_of_machine(outcome.message) or (outcome.state in _UNCERTAIN and is_first):
             doubted.add(tried)
         else:
             doubted.discard(tried)

@@ -240,8 +240,9 @@ def context_is_lost(timer: Timer) -> bool:
 
 def failure_of(error: Exception) -> Outcome:
     """Return the outcome of a launch that raised."""
-    if host_error_in(error) is not None:
-        return Outcome(State.CRASHED, in_short(error))  # not the config's fault: a second trial must agree
+    if (host_error := host_error_in(error)) is not None:
+        # `is_of_machine` knows it by its own message, and not by that of what was raised from it.
+        return Outcome(State.CRASHED, in_short(host_error))
     resources = type(error).__name__ in ("OutOfResources", "OutOfMemoryError")
     return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
 
