@@ -112,6 +112,22 @@ def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tune
         assert problem["winner"]["config"]["BLOCK"] == 256
 
 
+def test_what_a_wrong_reference_called_wrong_is_tried_again_once_the_reference_is_mended(tmp_path):
+    command = [sys.executable, "-m", "tuner", "run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
+    words = ["--problem", "N=256,dtype=fp32", "--db", "tuner.db", "--json"]
+
+    def tune(module):
+        (tmp_path / "mine.py").write_text(module)
+        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        (problem,) = json.loads(done.stdout)["problems"]
+        return done.returncode, problem["measured"], problem["states"]
+
+    wrong = MODULE.replace('* args["factor"]', '* args["factor"] + 1')
+    assert tune(wrong) == (1, 4, {"WRONG_RESULT": 4})
+    assert tune(wrong) == (1, 0, {"WRONG_RESULT": 4})
+    assert tune(MODULE) == (0, 4, {"COMPLETE": 4})
+
+
 def test_another_process_launches_the_winners(tuned):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
     command = [sys.executable, "-W", "error", "mine.py"]

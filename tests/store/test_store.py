@@ -118,6 +118,21 @@ def test_a_changed_source_of_the_same_version_keeps_its_figures(
     assert len(store.settled(device, environment, problem, [edited])) == 2
 
 
+def test_a_wrong_result_is_settled_only_under_the_source_that_called_it_wrong(
+    store, run, device, environment, problem, kernel, make_trial
+):
+    wrong = Outcome(State.WRONG_RESULT, "off by 2", error=2.0)
+    store.record(run, [dataclasses.replace(make_trial(16), outcome=wrong)])
+    (outcome,) = store.settled(device, environment, problem, [kernel]).values()
+    assert outcome.state is State.WRONG_RESULT
+    mended = dataclasses.replace(kernel, source_hash="b1")
+    assert store.settled(device, environment, problem, [mended]) == {}
+    second = store.begin_run(device, environment, argv=[], host="node1")
+    store.record(second, [make_trial(16, by=mended)])
+    (outcome,) = store.settled(device, environment, problem, [mended]).values()
+    assert outcome.state is State.COMPLETE
+
+
 def test_configs_of_two_kernels_with_equal_parameters_stay_apart(
     store, run, device, environment, problem, kernel, make_trial
 ):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import textwrap
+
 import pytest
 
 from tuner.errors import KernelError
@@ -47,9 +50,12 @@ def test_defaults_are_safe(minimal):
         minimal.vendor(None)
 
 
-def test_the_source_hash_is_that_of_the_file_that_launches(minimal):
+def test_the_source_hash_is_that_of_the_files_that_launch_and_judge(minimal):
     assert len(minimal.source_hash()) == 64
     assert minimal.source_hash() == minimal.source_hash()
+    elsewhere = dataclasses.replace(minimal, source_hash=None, reference=textwrap.dedent)
+    assert elsewhere.source_hash() != minimal.source_hash()
+    assert elsewhere.source_hash() == dataclasses.replace(elsewhere, source_hash=None).source_hash()
 
 
 def test_a_kernel_that_only_its_launch_compiles_is_measured_without_asking_a_compiler(minimal):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,13 +72,24 @@ def _no_compile(problem: Problem, config: Config) -> Any:
     raise KernelError(f"{config.kernel} of {problem.op} is compiled by its launch only: its KernelSpec has no compile")
 
 
-def _source_hash(launch: Callable[..., Any]) -> str:
-    """Hash the file that defines a launch, or the function itself where there is no such file."""
+def _source_hash(launch: Callable[..., Any], *judges: Callable[..., Any]) -> str:
+    """Hash the file that defines a launch, or the function itself where there is no such file; and those of others."""
     try:
         source = inspect.getsource(inspect.getmodule(launch) or launch)
     except (OSError, TypeError):
         source = repr(launch)
-    return hashlib.sha256(source.encode()).hexdigest()
+    others = {name: text for name, text in sources_of(judges).items() if text != source}
+    return hashlib.sha256("".join([source, *others.values()]).encode()).hexdigest()
+
+
+def sources_of(functions: Iterable[Callable[..., Any] | None]) -> dict[str, str]:
+    """Return the text of each file that defines one of these functions, by its module, as far as there is one."""
+    found = {}
+    for name in dict.fromkeys(getattr(function, "__module__", None) for function in functions):
+        if name in sys.modules:
+            with contextlib.suppress(OSError, TypeError):
+                found[name] = inspect.getsource(sys.modules[name])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +120,8 @@ class KernelSpec:
         simplicity: returns a sort key for configs; the least is the simplest, which wins a tie. By default all are
             equally simple, and their canonical order decides.
         source_hash: returns a hash of the kernel's source, which shows changes that raised no version. By default the
-            file that defines `launch` is hashed.
+            files that define `launch`, `reference` and `make_inputs` are hashed. A result that was wrong under another
+            source is tried again.
         former_source_hash: returns what `source_hash` did in databases that name no source in their problems; "" where
             there are none.
         shared_bytes: predicts the shared memory of one block of a config's binary, as its space's rules do; None where
@@ -158,7 +172,8 @@ class KernelSpec:
 
     def __post_init__(self) -> None:
         if self.source_hash is None:
-            object.__setattr__(self, "source_hash", functools.partial(_source_hash, self.launch))
+            by_files = functools.partial(_source_hash, self.launch, self.reference, self.make_inputs)
+            object.__setattr__(self, "source_hash", by_files)
 
     def unserved(self, problem: Problem, device: Device) -> str | None:
         """Return why it cannot serve a problem on a device (a sentence), or None when it can."""

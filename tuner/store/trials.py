@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from sqlalchemy import ColumnElement, Connection, Text, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, RowMapping, Text, func, select, tuple_
 from sqlalchemy.exc import StatementError
 
 from tuner.hardware.device import Device, Environment
@@ -91,23 +91,30 @@ def settled(
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
     of_runs = () if runs is None else (trial.c.run_id.in_([each.id for each in runs]),)
-    versions = [(version.op, version.name, version.version) for version in kernels]
+    sources = {(each.op, each.name, each.version): each.source_hash for each in kernels}
     query = (
         select(trial, config, kernel)
         .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
             *_measured_at(connection, keys, place),
             *of_runs,
-            tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(versions),
+            tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(list(sources)),
         )
         .order_by(trial.c.measured_at, trial.c.trial_id)  # what was merged came later than it was measured
     )
     newest: dict[Config, Outcome] = {}
     doubted: set[Config] = set()
-    for tried, outcome in rows.read(connection, query, lambda row: (rows.config_of(row), rows.outcome_of(row))):
+
+    def is_wrong_no_more(row: RowMapping) -> bool:
+        """Whether another source called the result wrong: the kernel or its reference may have been mended since."""
+        version = (row[kernel.c.op], row[kernel.c.name], row[kernel.c.version])
+        return bool(row[trial.c.state] == State.WRONG_RESULT and row[kernel.c.source_hash] != sources[version])
+
+    found = rows.read(connection, query, lambda row: (rows.config_of(row), rows.outcome_of(row), is_wrong_no_more(row)))
+    for tried, outcome, is_open in found:
         known = newest.get(tried)
         is_first = known is None or known.state not in _UNCERTAIN or is_of_machine(known.message)
-        if is_of_machine(outcome.message) or (outcome.state in _UNCERTAIN and is_first):
+        if is_open or is_of_machine(outcome.message) or (outcome.state in _UNCERTAIN and is_first):
             doubted.add(tried)
         else:
             doubted.discard(tried)

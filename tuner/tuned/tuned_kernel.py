@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
+from tuner.kernel.spec import sources_of
 from tuner.launch import binaries, compat, compile_cache
 from tuner.launch.binaries import NotShippedError
 from tuner.lookup import lookup as lookups
@@ -116,6 +118,12 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
     def source_hash(self) -> str:
         """The hash of the kernel's source and of all that it calls."""
         return source_hash(self.fn)
+
+    @functools.cached_property
+    def judges_hash(self) -> str:
+        """The hash of the files of `reference` and `make_inputs`, by which results were right or wrong."""
+        sources = sources_of((self.reference_function, self.arguments_factory.make_inputs))
+        return hashlib.sha256("".join(sources.values()).encode()).hexdigest() if sources else ""
 
     __iter__ = None  # otherwise __getitem__ would make it an endless iterable
 
