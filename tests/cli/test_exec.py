@@ -115,8 +115,6 @@ def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_
 @pytest.mark.parametrize(
     ("libraries", "said"),
     [
-        (["--adopt", "absent"], "absent is not adopted: there is no library 'absent' to adopt"),
-        pytest.param(["--adopt", "not a name"], "'not a name' to adopt", marks=pytest.mark.long),
         pytest.param(["--adopt", "torch"], "", marks=pytest.mark.long),
         ([], "tuner: nothing is served, since no library is named: --adopt fla, for instance"),
     ],
@@ -126,6 +124,28 @@ def test_what_cannot_be_adopted_is_one_line_and_the_program_runs(execute, librar
     assert (done.returncode, json.loads(done.stdout)[0]) == (0, 64)
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_a_library_that_is_not_there_is_told_whatever_the_program_is(execute, tmp_path):
+    def told(library, *command):
+        done = execute("-m", "tuner", "exec", "--adopt", library, "--", *command)
+        return done.returncode, done.stdout, done.stderr.splitlines()
+
+    said = "tuner: no library 'librari' is found here, and without it nothing of it is served: --adopt library, perhaps"
+    assert told("librari", "echo", "ran") == (0, "ran\n", [said])
+    assert told("xyzzy.ops", "true")[2][0].endswith("name it as it is imported, such as --adopt fla")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "library.py").rename(tmp_path / "beside" / "theirs.py")
+    (tmp_path / "beside" / "train.sh").write_text("echo ran")
+    assert told("theirs", "sh", "beside/train.sh") == (0, "ran\n", [])
+    assert told("__main__", "sh", "-c", "echo ran" + " " * 5000) == (0, "ran\n", [])
+    assert len(told("xyzzy", "sh", "-c", "echo ran" + " " * 5000)[2]) == 1
+    code, _, said = told("librari", sys.executable, "-c", "import triton")
+    assert (code, len(said)) == (0, 2)
+    assert "librari is not adopted: there is no library 'librari' to adopt" in said[1]
+    code, out, said = told("not a name", "echo", "ran")
+    assert (code, out) == (2, "")
+    assert said == ["tuner: --adopt 'not a name' is no name of a package: expected it as it is imported, such as fla"]
 
 
 def test_a_word_that_on_miss_does_not_know_is_one_line_and_the_program_runs(execute):
