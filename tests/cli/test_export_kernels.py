@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner import cli
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -62,6 +63,28 @@ def test_kernels_are_written_beside_the_table_and_the_package_data_names_them(ex
     names = {f"{digest}.{suffix}" for entry in index["kernels"] for suffix, digest in entry["files"].items()}
     assert {file.name for file in folder.iterdir()} == names | {"index.json"}
     assert written["bytes"] == sum((folder / name).stat().st_size for name in names)
+
+
+def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, capsys):
+    folder = tmp_path / "library--h200-sxm-sm90-132sm-139gib.kernels"
+    contents = {"json": b"{}", "cubin": b"code"}
+    digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
+    entry = {"key": "1", "source": "s", "signature": [], "constants": [], "files": digests}
+    write_entries(folder, {"1": CompiledEntry(entry, contents)}, "3.7.1", ["cuda", 90, 32])
+
+    def verified() -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["verify", str(tmp_path)])
+        return ended.value.code, capsys.readouterr().out
+
+    assert verified() == (0, f"{tmp_path}: 0 tables, 0 rows, 1 folder of kernels: clean\n")
+    (folder / f"{digests['cubin']}.cubin").write_bytes(b"coda")
+    code, said = verified()
+    assert code == 1
+    assert f"1 of its 2 files are missing or were changed, the first {digests['cubin']}.cubin" in said
+    (folder / "index.json").write_text('{"format": "triton-tuner kernels", "version": 9}')
+    code, said = verified()
+    assert (code, "its index.json cannot be read: format 'triton-tuner kernels' 9" in said) == (1, True)
 
 
 def test_exports_into_one_folder_at_the_same_time_leave_the_files_of_one_of_them(tmp_path):

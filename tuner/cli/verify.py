@@ -108,6 +108,8 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
 
 def _print(inspection: Inspection) -> None:
     size = f"{output.quantity(inspection.tables, 'table')}, {output.quantity(inspection.rows, 'row')}"
+    if inspection.kernels:
+        size += f", {output.quantity(inspection.kernels, 'folder')} of kernels"
     click.echo(f"{inspection.place}: {size}: {_summary(inspection)}")
     several = len({finding.place for finding in inspection.findings} - {inspection.place}) > 1
     if inspection.findings:

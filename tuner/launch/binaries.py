@@ -225,14 +225,19 @@ def index_of(folder: Path) -> Mapping[str, Any] | None:
     """The index of a folder; None, and one warning, where it is none."""
     if folder not in _indexes:
         try:
-            _indexes[folder] = _checked(json.loads((folder / INDEX).read_text(encoding="utf-8")))
+            _indexes[folder] = checked(json.loads((folder / INDEX).read_text(encoding="utf-8")))
         except (TableError, OSError, *BAD_VALUE) as e:
             _warn(folder, e)
             _indexes[folder] = None
     return _indexes[folder]
 
 
-def _checked(document: Any) -> Mapping[str, Any]:
+def checked(document: Any) -> Mapping[str, Any]:
+    """Return what a folder's index holds.
+
+    Raises:
+        TableError, KeyError, TypeError: it is none.
+    """
     if document["format"] != FORMAT or document["version"] not in VERSIONS:
         expected = f"expected {FORMAT!r} {' or '.join(map(str, VERSIONS))}"
         raise TableError(f"format {document['format']!r} {document['version']!r}: {expected}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from tuner.lookup.database import Winners
 from tuner.lookup.fault import Fault
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
-from tuner.tables.verify import lint
+from tuner.tables.verify import kernels, lint
 from tuner.tables.verify.finding import LEVELS, Finding, Level
 from tuner.tables.verify.lint import Subject
 
@@ -33,6 +33,7 @@ class Inspection:
         kind: "table", "folder", "package" or "database".
         tables, rows: how many could be read.
         findings: the worst first.
+        kernels: how many folders of binaries it has.
     """
 
     place: str
@@ -40,6 +41,7 @@ class Inspection:
     tables: int
     rows: int
     findings: tuple[Finding, ...]
+    kernels: int = 0
 
 
 def inspect(where: str) -> Inspection:
@@ -77,15 +79,16 @@ def _of_package(where: str) -> Inspection:
     advice = f'add to pyproject.toml: [project.entry-points."{sources.GROUP}"]'
     expected = f"an entry point of the group {sources.GROUP}"
     hidden = Finding(Level.ERROR, "name", where, "", "", "no lookup finds this package", expected, advice)
-    return _result(where, "package", [], [hidden, *found.findings], (found.tables, found.rows))
+    return replace(found, findings=(hidden, *found.findings))
 
 
 def _of_folder(where: str, folder: Traversable, kind: str) -> Inspection:
     try:
-        paths = sorted((path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+        listed = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as e:
         return _result(where, kind, [], [_unreadable(where, f"cannot be listed: {e.strerror or e}")])
-    return _of_tables(where, kind, [path for path in paths if "--" in path.name or _is_table(path)])
+    paths = [path for path in listed if path.name.endswith(".json") and ("--" in path.name or _is_table(path))]
+    return _of_tables(where, kind, paths, [path for path in listed if path.name.endswith(kernels.SUFFIX)])
 
 
 def _is_table(path: Traversable) -> bool:
@@ -97,9 +100,9 @@ def _is_table(path: Traversable) -> bool:
     return True
 
 
-def _of_tables(where: str, kind: str, paths: Iterable[Traversable]) -> Inspection:
+def _of_tables(where: str, kind: str, paths: Iterable[Traversable], binaries: Sequence[Traversable] = ()) -> Inspection:
     subjects: list[Subject] = []
-    findings: list[Finding] = []
+    findings = [finding for folder in binaries for finding in kernels.check(folder)]
     for path in paths:
         try:
             found = table.load(path)
@@ -109,9 +112,10 @@ def _of_tables(where: str, kind: str, paths: Iterable[Traversable]) -> Inspectio
         subjects.append(Subject(str(path), found))
         findings += [_finding(str(path), found.device.slug, fault) for fault in found.faults]
         findings += _misnamed(subjects[-1], path, kind)
-    if not subjects and not findings:
+    if not subjects and not findings and not binaries:
         findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
-    return _result(where, kind, subjects, [*findings, *_twice(subjects)])
+    inspection = _result(where, kind, subjects, [*findings, *_twice(subjects)])
+    return replace(inspection, kernels=len(binaries))
 
 
 def _misnamed(subject: Subject, path: Traversable, kind: str) -> list[Finding]:
@@ -216,10 +220,8 @@ def _unreadable(place: str, found: str, expected: str = "a table that tuner expo
     return Finding(Level.ERROR, "unreadable", place, "", "", found, expected)
 
 
-def _result(
-    where: str, kind: str, subjects: list[Subject], findings: list[Finding], read: tuple[int, int] | None = None
-) -> Inspection:
+def _result(where: str, kind: str, subjects: list[Subject], findings: list[Finding]) -> Inspection:
     found = [*findings, *(finding for subject in subjects for finding in lint.check(subject))]
     rows = sum(len(subject.table.rows) for subject in subjects)
     found.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Inspection(where, kind, *(read or (len(subjects), rows)), tuple(found))
+    return Inspection(where, kind, len(subjects), rows, tuple(found))
