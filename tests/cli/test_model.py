@@ -449,6 +449,13 @@ def quantized(**fields):
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be a whole number"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "8,-1"], 2, "M must be from 1"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-1500000000"], 2, "a ladder of 82 rungs, more than 64"),
+        (
+            json.dumps(MODELS["mixtral"] | SMALL),
+            ["--m", "8,1500000000"],
+            2,
+            "has 2 times the M of --m: M must be from 1 to 2147483647, got 3000000000: type smaller ones",
+        ),
         (json.dumps(MODELS["llama"] | SMALL), ["--dtype", "int3"], 2, "unknown dtype 'int3'"),
         *(
             (json.dumps(MODELS["llama"] | SMALL), ["--dtype", name], 2, f"{name!r}: expected one of {TAKEN}\n")

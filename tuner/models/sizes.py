@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.errors import ProblemError
 from tuner.problem import family
 from tuner.problem.gemm_fields import check_size
 
@@ -23,10 +24,12 @@ class Sizes:
         """Read "1-512,8192".
 
         Raises:
-            ProblemError: the text is no list of sizes and ranges, or a size is out of bounds.
+            ProblemError: the text is no list of sizes and ranges, a size is out of bounds, or a range is too large.
         """
         parts = [family.sizes(part) for part in text.split(",")]
         ranges = tuple(each for each in parts if isinstance(each, range))
+        for each in ranges:
+            family.checked_rungs(each)
         single = (m for each in parts if not isinstance(each, range) for m in each)
         return Sizes(ranges, tuple(check_size("M", m) for m in single))
 
@@ -38,10 +41,21 @@ class Sizes:
         Args:
             of: TOKENS, SEQUENCES or FIXED.
             factor: the M of one token or sequence; for FIXED, M itself.
+
+        Raises:
+            ProblemError: `tuner run` would refuse a cell.
         """
         if of == FIXED:
             return [str(factor)]
-        cells = [f"{each[0] * factor}-{each[-1] * factor}" for each in self.ranges]
+        ranges = [range(each[0] * factor, each[-1] * factor + 1) for each in self.ranges]
         largest = max((each[-1] for each in self.ranges), default=0)
         single = [m * factor for m in self.single if of == TOKENS or not self.ranges or m <= largest]
+        try:
+            for each in ranges:
+                family.checked_rungs(each)
+            for m in single:
+                check_size("M", m)
+        except ProblemError as e:
+            raise ProblemError(f"a family of this model has {factor} times the M of --m: {e}: type smaller ones") from e
+        cells = [f"{each[0]}-{each[-1]}" for each in ranges]
         return [*cells, *([",".join(map(str, single))] if single else [])]

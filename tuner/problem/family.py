@@ -233,6 +233,20 @@ def rungs(first: int, last: int, *, taught: bool = False) -> list[int]:
     return sorted({first, last, *(size for size in powers | after | halves if first <= size <= last)})
 
 
+def checked_rungs(ms: range, *, taught: bool = False) -> list[int]:
+    """Return the Ms of a ladder over a range; see `rungs`.
+
+    Raises:
+        ProblemError: they are more than MOST_RUNGS, or one is out of bounds.
+    """
+    listed = rungs(ms[0], check_size("M", ms[-1]), taught=taught)
+    if len(listed) > MOST_RUNGS:
+        raise ProblemError(
+            f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
+        )
+    return listed
+
+
 def ladders(ms: range, make: Callable[[int], Problem], *, taught: bool = False) -> list[Ladder]:
     """Return the ladders that serve a range of Ms.
 
@@ -247,12 +261,7 @@ def ladders(ms: range, make: Callable[[int], Problem], *, taught: bool = False) 
     Raises:
         ProblemError: a problem cannot be.
     """
-    listed = rungs(ms[0], ms[-1], taught=taught)
-    if len(listed) > MOST_RUNGS:
-        raise ProblemError(
-            f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
-        )
-    problems = [make(m) for m in listed]
+    problems = [make(m) for m in checked_rungs(ms, taught=taught)]
     if len({problem.group() for problem in problems}) > 1:  # an M one below a rung that 16 bytes divide has a tail
         problems += [make(problem.m - 1) for problem in problems if problem.m > ms[0]]
     by_family: dict[Problem, dict[int, Problem]] = {}
