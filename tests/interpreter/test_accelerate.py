@@ -311,6 +311,20 @@ def test_what_cannot_be_patched_is_left_and_named():
     assert "\n" not in str(done)
 
 
+def test_the_linear_layers_of_gpt2_are_counted_among_those_that_are_left():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=64, n_positions=16)
+    model = transformers.GPT2LMHeadModel(config)
+    result = accelerate(model, backend="tuner")
+    (names,) = [names for why, names in result.left.items() if why.startswith("Conv1D")]
+    assert names[:2] == ("transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj")
+    assert "left on torch (Conv1D, whose weight is stored [inputs, outputs]): 8 layers (" in str(result)
+    assert result.exchanged == ("lm_head",)
+    only = accelerate(model, only="*.c_attn")
+    assert [len(names) for names in only.left.values()] == [2]
+    restore(model)
+
+
 def test_sharded_weights_are_torchs_own(ours):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -12,7 +12,10 @@ from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, patch
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
 from tuner.problem import dtype as dtypes
 
+NOT_TRANSPOSED = "Conv1D, whose weight is stored [inputs, outputs]"
+"""Why a layer for which `is_conv1d` holds stays on torch."""
 _COMPUTED: Any = object()
+_CONV1D = "transformers.pytorch_utils.Conv1D"
 
 
 class TunedLinear(PatchedLayer, nn.Linear):  # type: ignore[misc]  # torch is not checked
@@ -46,6 +49,11 @@ def patch_linear(layer: nn.Linear, backend: str) -> str | None:
             return why
     patch_class(layer, TunedLinear, linear_preference(backend == "auto", n, k, has_bias))
     return None
+
+
+def is_conv1d(layer: nn.Module) -> bool:
+    """Whether a layer is the linear one of GPT-2 and its kind: transformers' `Conv1D`, which is no nn.Linear."""
+    return any(f"{each.__module__}.{each.__qualname__}" == _CONV1D for each in type(layer).__mro__)
 
 
 def _obstacle(layer: nn.Linear) -> str | None:  # noqa: PLR0911  one return for each reason

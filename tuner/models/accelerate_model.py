@@ -15,7 +15,7 @@ from torch import nn
 
 from tuner.errors import InputError
 from tuner.models.accelerate_experts import holds_experts, patch_experts
-from tuner.models.accelerate_linear import patch_linear
+from tuner.models.accelerate_linear import NOT_TRANSPOSED, is_conv1d, patch_linear
 from tuner.models.accelerate_mlp import gates, holds_mlp, patch_mlp
 from tuner.models.accelerate_norm import forms, is_norm, patch_norm
 from tuner.models.class_patch import restore_class
@@ -85,6 +85,8 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
             why, kind = 'backend="torch"', ""
         elif isinstance(layer, nn.Linear):
             why, kind = patch_linear(layer, backend), "exchanged"
+        elif is_conv1d(layer):
+            why, kind = NOT_TRANSPOSED, ""
         elif holds_experts(layer):
             why, kind = patch_experts(layer, backend), "experts"
         elif holds_mlp(layer):
@@ -128,7 +130,11 @@ def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple
     layers = [
         (name, layer)
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) or is_norm(layer) or holds_mlp(layer) or holds_experts(layer)
+        if isinstance(layer, nn.Linear)
+        or is_conv1d(layer)
+        or is_norm(layer)
+        or holds_mlp(layer)
+        or holds_experts(layer)
     ]
     if only is None:
         yield from layers
