@@ -445,6 +445,7 @@ def quantized(**fields):
         (json.dumps(MODELS["llama"] | SMALL), ["--tp", 4], 2, "the 2 key-value heads of LlamaForCausalLM: expected"),
         (json.dumps(MODELS["llama"] | SMALL | {"vocab_size": 129}), ["--tp", 2], 2, "the 129 outputs of lm_head"),
         (json.dumps({**SMALL, "model_type": "bert"}), ["--tp", 2], 2, "has no tensor-parallel plan: leave --tp out"),
+        ('{"model_type": "musicgen"}', [], 1, "is several in one (text_encoder, audio_encoder, decoder), with more"),
         (json.dumps({"model_type": "vit"}), [], 1, "cannot be run without weights"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be a whole number"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),

@@ -60,10 +60,26 @@ def load(name: str) -> Any:
         )
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
-        _check(config)
-        return config
+        if has_one_text := _has_one_text_model(config):
+            _check(config)
     except Exception as e:  # each config class checks itself and raises whatever it likes
         raise ModelError(f"{name}: a damaged config of a {kind} model ({in_short(e)}): {_ADVICE}") from e
+    if not has_one_text:
+        parts = ", ".join(config.sub_configs)
+        raise ModelError(
+            f"{name}: a {kind} model is several in one ({parts}), with more than one of text, and only models with one "
+            "are read: run it under tuner capture --out DIR -- COMMAND"
+        )
+    return config
+
+
+def _has_one_text_model(config: Any) -> bool:
+    """Whether transformers knows which part of a config is the text model's; it does not for MusicGen."""
+    try:
+        config.get_text_config()
+    except ValueError:
+        return False
+    return True
 
 
 def _check(config: Any) -> None:
