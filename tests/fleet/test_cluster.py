@@ -66,6 +66,17 @@ def test_options_that_do_not_go_together_are_a_usage_error(capsys, tmp_path, opt
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cluster_that_cannot_be_used_leaves_no_database(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["run", "--shape", "16x16x16", "--ray", "auto", "--device", "interpreter"]
+    with pytest.raises(SystemExit) as exited:
+        cli.main([*words, "--db", str(tmp_path / "tuner.db")])
+    assert exited.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tuner: --ray needs Ray")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_kernels_module_travels_with_what_it_imports_from_its_folder_and_nothing_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "travels_here.py").write_text("import json, travels_beside, travels_package.part\nkernel = 1\n")

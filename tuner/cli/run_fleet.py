@@ -57,10 +57,11 @@ def tune(
     """
     begun = time.monotonic()
     kernels, references = kernels_of(ops), registry.references()
-    check_listening(address)  # before a database is made
-    with Store.open(db) as store, store.sole_writer():
+    check_listening(address)
+    connected = Cluster(address, interpreted=interpreted, references=references)  # before a database is made
+    with connected as cluster, Store.open(db) as store, store.sole_writer():
         ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=mixed)
-        with Cluster(address, interpreted=interpreted, references=references) as cluster, Nodes() as nodes:
+        with Nodes() as nodes:
             driver = Driver(cluster, ledger, plan, nodes, stop)
             driver.work((ops, references), interpreted=interpreted)
         seconds = time.monotonic() - begun
