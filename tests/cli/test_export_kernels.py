@@ -87,18 +87,38 @@ def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, 
     assert (code, "its index.json cannot be read: format 'triton-tuner kernels' 9" in said) == (1, True)
 
 
-def test_exports_into_one_folder_at_the_same_time_leave_the_files_of_one_of_them(tmp_path):
-    def write(number: int) -> Written:
-        contents = {"json": f"{number}".encode(), "cubin": f"{number}".encode() * 10_000}
-        digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
-        entry = CompiledEntry({"key": str(number), "files": digests}, contents)
-        return write_entries(tmp_path, {str(number): entry}, "3.7.1", ["cuda", 90, 32])
+def write_one(folder, number: int) -> Written:
+    contents = {"json": f"{number}".encode(), "cubin": f"{number}".encode() * 10_000}
+    digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
+    entry = CompiledEntry({"key": str(number), "files": digests}, contents)
+    return write_entries(folder, {str(number): entry}, "3.7.1", ["cuda", 90, 32])
 
+
+def named_by_index(folder) -> set[str]:
+    (entry,) = json.loads((folder / "index.json").read_text())["kernels"]
+    return {f"{digest}.{suffix}" for suffix, digest in entry["files"].items()}
+
+
+def test_exports_into_one_folder_at_the_same_time_leave_the_files_of_one_of_them(tmp_path):
+    (tmp_path / "__init__.py").touch()  # a package keeps nothing of the export before
+    folder = tmp_path / "kernels"
     with ThreadPoolExecutor(4) as threads:
-        assert [one.kernels for one in threads.map(write, range(200))] == [1] * 200
-    (entry,) = json.loads((tmp_path / "index.json").read_text())["kernels"]
-    names = {f"{digest}.{suffix}" for suffix, digest in entry["files"].items()}
-    assert {file.name for file in tmp_path.iterdir()} == names | {"index.json"}
+        assert [one.kernels for one in threads.map(lambda number: write_one(folder, number), range(200))] == [1] * 200
+    assert {file.name for file in folder.iterdir()} == named_by_index(folder) | {"index.json"}
+
+
+def test_what_a_running_server_has_not_loaded_yet_stays_for_one_more_export(tmp_path):
+    folder = tmp_path / "kernels"
+    named: list[set[str]] = []
+    for number in range(3):
+        write_one(folder, number)
+        (folder / "killed.tmp").touch()
+        named.append(named_by_index(folder))
+    write_one(folder, 3)
+    assert {file.name for file in folder.iterdir()} == named[2] | named_by_index(folder) | {"index.json"}
+    (folder / "index.json").write_text("{")
+    write_one(folder, 4)
+    assert {file.name for file in folder.iterdir()} == named_by_index(folder) | {"index.json"}
 
 
 def test_rows_that_a_lookup_refuses_have_no_kernels_and_are_told(export, tmp_path, make_database, make_row):

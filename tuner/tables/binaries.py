@@ -19,13 +19,13 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
 from tuner.launch import compile_cache, nearest
-from tuner.launch.binaries import FORMAT, INDEX, VERSIONS, folder_name, range_key, triton_and_target
+from tuner.launch.binaries import FORMAT, INDEX, VERSIONS, checked, folder_name, range_key, triton_and_target
 from tuner.launch.compile_cache import Compiled
 from tuner.launch.launch_range import launch_ranges
 from tuner.launch.plan import LaunchRange, recorded
 from tuner.launch.ready import described
 from tuner.lookup import match_rules
-from tuner.lookup.row import Row
+from tuner.lookup.row import BAD_VALUE, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range, ms_of_each_kind
@@ -218,7 +218,10 @@ def write_entries(
     target: Sequence[Any],
     ranges: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> Written:
-    """Write binaries, then the index that names them, and remove what it does not name.
+    """Write binaries, then the index that names them, and remove what neither it nor the index before names.
+
+    A process that serves loads a binary when it first needs it, by the index that it read before. A Python package
+    keeps nothing of before: all that lies in it is shipped.
 
     Args:
         folder: the folder, which is made where it is missing.
@@ -251,13 +254,22 @@ def write_entries(
 
 
 def _replace_all(folder: Path, contents: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
+    kept = {*contents, INDEX}
+    if not (folder.parent / "__init__.py").exists():
+        kept |= _named_by(folder / INDEX)
     for name, content in sorted(contents.items()):
         with files.replacing(folder / name) as temporary:
             temporary.write_bytes(content)
     files.write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", error=TableError)
     for old in folder.iterdir():
-        if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in {
-            *contents,
-            INDEX,
-        }:
+        if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in kept:
             old.unlink()
+
+
+def _named_by(index: Path) -> set[str]:
+    """The files that an index names; none where it is missing or damaged."""
+    try:
+        entries = checked(files.parse_json(index.read_bytes()))["kernels"]
+        return {f"{digest}.{suffix}" for entry in entries for suffix, digest in entry["files"].items()}
+    except (TableError, OSError, *BAD_VALUE):
+        return set()
