@@ -1,6 +1,6 @@
 """Fit the forests of kernels/cost/calibration.py, and say by cross-validation what rankings by them lose.
 
-    python benchmarks/fit/calibrate.py --out RESULT.json [--write]
+    python benchmarks/fit/calibrate.py --out RESULT.json [--write [--kernel NAME]]
 
 The trials are of two cards: scattered ones of random shapes, and those that ladders raced through for the tables that
 come with triton-tuner, of the shapes of models. Those of an H200 of 22 November are of kernels whose last tile reached
@@ -10,7 +10,9 @@ are left out, but where other tiles hide it (`recorded.is_gone`).
 Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on features of a config
 (kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole weights (N and K) of both cards,
 a fifth at a time. `of the card alone` are forests of the trials of a problem's own card, `additive` those of trees of
-one question each. --write puts the forests of all trials into kernels/cost/calibration.npz. Needs CatBoost and no GPU.
+one question each. `any_width by one tile` has no forest of that kernel, as for more rows. --write puts the forests of
+all trials into kernels/cost/calibration.npz; with --kernel one forest alone, so that what was measured of the choices
+by the others stays true. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
 from tuner.kernels.gemm.block_scaled import spec as block_scaled
-from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
+from tuner.kernels.gemm.hopper import any_width, cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.precedence import CLUSTER_ROWS
@@ -80,12 +82,13 @@ NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS = 5
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
+KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "any_width")
 KERNELS_OF_BLOCKS = ("block_scaled", "block_scaled_warp_specialized", "warp_specialized")
 MODULES = {
     "swap_ab": swap_ab,
     "cluster_k": cluster_k,
     "warp_specialized": warp_specialized,
+    "any_width": any_width,
     "block_scaled": block_scaled,
     "block_scaled_warp_specialized": block_scaled_warp_specialized,
 }
@@ -112,13 +115,14 @@ class Case(NamedTuple):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="the forests of all trials to calibration.npz")
+    parser.add_argument("--kernel", metavar="NAME", help="write this forest alone, beside the others that the file has")
     parser.add_argument("--out")
     parser.add_argument("--only-fit", action="store_true", help="hold nothing out, say nothing of it")
     args = parser.parse_args()
     found = recorded()
     parts, devices = parts_of(found), sorted({case.device.slug for case in found})
     if args.only_fit:
-        write(parts, devices)
+        write(parts, devices, args.kernel)
         return
     cases = list(found)
     folds = folds_of(cases)
@@ -129,6 +133,7 @@ def main():
         "of the card alone, held out": held_out(parts, folds, among=cards),
         "additive, held out": held_out(parts, folds, boosting=ADDITIVE),
     }
+    rankings["any_width by one tile"] = rankings["forests, held out"] | {"any_width": by_one_tile(parts, cases)}
     groups = sorted({case.group for case in cases})
     summary = {
         "problems": {group: sum(case.group == group for case in cases) for group in groups},
@@ -142,7 +147,7 @@ def main():
             summary.setdefault(group, {})[ranking] = figures
             print(f"{group:40} {ranking:28} {figures}", flush=True)
     if args.write:
-        write(parts, devices)
+        write(parts, devices, args.kernel)
     if args.out:
         record.write(args.out, {"figures": "recorded trials; this script needs no GPU", "summary": summary})
 
@@ -167,7 +172,9 @@ def recorded():
 
 
 def kernels_of(problem):
-    return KERNELS_OF_BLOCKS if problem.scaling == "block" else KERNELS
+    if problem.scaling == "block":
+        return KERNELS_OF_BLOCKS
+    return KERNELS if problem.m <= any_width.CALIBRATED_ROWS else KERNELS[:-1]
 
 
 def folds_of(cases):
@@ -220,14 +227,18 @@ def losses(slower):
     }
 
 
-def write(parts, devices):
-    """Everything that `calibration.forest_of` reads, and where it comes from."""
+def write(parts, devices, kernel=None):
+    """Everything that `calibration.forest_of` reads, and where it comes from; or one forest beside what is there."""
     head = {key: value for key, value in record.header().items() if key in ("date", "command")}
-    arrays = {"about": json.dumps({"devices": devices, "trials_under": UNDER, "model": fingerprint(), **head})}
-    for name, part in parts.items():
-        found = forest(part)._asdict()
-        arrays |= {f"{name}/{field}": array for field, array in found.items()}
-    np.savez_compressed(TARGET, **arrays)
+    arrays, about = {}, {"devices": devices, "trials_under": UNDER, "model": fingerprint(), **head}
+    if kernel is not None:
+        with np.load(TARGET) as file:
+            arrays = dict(file)
+        about = json.loads(str(arrays["about"])) | {kernel: head}
+        assert about["model"] == fingerprint(), "another cost model: all forests are to be fitted"
+    for name in [kernel] if kernel is not None else parts:
+        arrays |= {f"{name}/{field}": array for field, array in forest(parts[name])._asdict().items()}
+    np.savez_compressed(TARGET, about=json.dumps(about), **{k: v for k, v in arrays.items() if k != "about"})
 
 
 def seen(config, problem, device):
@@ -300,6 +311,12 @@ def held_out(parts, folds, *, boosting=BOOSTING, among=None):
                 if out.any() and known.any():
                     found[name][out] = predicted(part, out, fitted(part, known, boosting))
     return found
+
+
+def by_one_tile(parts, cases):
+    """The log estimates of `any_width` as it makes them of more rows: by the correction of one tile."""
+    part = parts["any_width"]
+    return part.estimates + np.log([any_width.correction(cases[n].problem, cases[n].device) for n in part.problems])
 
 
 def forest(part):

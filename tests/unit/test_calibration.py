@@ -15,6 +15,7 @@ from tuner.kernels.cost import calibration, features, fingerprint, terms, tile
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
+from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
@@ -25,6 +26,7 @@ SWAPPED = Config("swap_ab", **TILE, LOADS="tma", num_stages=6, num_warps=4, laun
 
 WAYS = ("tma", "pointer")
 NAMES = (
+    "any_width",
     "cluster_k",
     "gemv",
     *(f"swap_ab by {loads}" for loads in WAYS),
@@ -225,3 +227,16 @@ def test_the_calibrated_estimates_order_configs_as_they_were_measured(shape, slo
     first, second = (SWAPPED.replace(**parameters) for parameters in (slower, faster))
     # On an H200 1.15 and 1.18 times as long: benchmarks/data/scattered-trials-h200.csv.gz, unseen-trials-h200.csv.gz.
     assert swap_ab.estimate_us(first, problem, H200) > swap_ab.estimate_us(second, problem, H200)
+
+
+def test_a_wide_tile_that_holds_all_rows_is_estimated_as_it_was_measured():
+    """56 us on an H100, a swapped tile 59 (data/shipped-h100.db.xz); by the correction of a tile of 128 rows it is 90."""
+    problem = linear(129, 18944, 3584)
+    tile = {"BLOCK_SIZE_M": 192, "BLOCK_SIZE_N": 144, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    wide = Config("any_width", **tile, launch_pdl=True, num_stages=4, num_warps=12)
+    assert 50 < any_width.estimate_us(wide, problem, H100) < 62
+    assert any_width.terms(wide, problem, H100).us * any_width.correction(problem, H100) > 80
+    more = linear(257, 18944, 3584)
+    assert any_width.estimate_us(wide, more, H100) == pytest.approx(
+        any_width.terms(wide, more, H100).us * any_width.correction(more, H100)
+    )

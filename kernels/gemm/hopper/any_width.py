@@ -111,10 +111,16 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate, on the scale of the calibrated ones of `warp_specialized`."""
-    return terms(config, problem, device).us * _correction(problem, device)
+    """The cost model's estimate, calibrated up to `CALIBRATED_ROWS`, beyond on the scale of `warp_specialized`'s."""
+    estimated = terms(config, problem, device)
+    if problem.m <= CALIBRATED_ROWS:
+        (us,) = calibration.of_tiles([(estimated, config)], problem, device)
+        return us
+    return estimated.us * correction(problem, device)
 
 
+CALIBRATED_ROWS = 256
+"""Rows of A up to which there are trials of many shapes."""
 _LIKE = Config(
     "warp_specialized",
     BLOCK_SIZE_M=128,
@@ -128,14 +134,15 @@ _LIKE = Config(
     num_stages=5,
     num_warps=8,
 )
-"""The tile of `warp_specialized` whose correction stands for that of any width, of which there is no calibration."""
+"""The tile of `warp_specialized` whose correction stands for that of any width beyond `CALIBRATED_ROWS`."""
 _SCALE = 1.018
 """By this factor estimates so corrected were further below measured times than those of `warp_specialized` were: 0.926
 and 0.943 of them (geomean over benchmarks/suites/last-wave.csv, measured on an H200)."""
 
 
 @functools.lru_cache(maxsize=1024)
-def _correction(problem: Problem, device: Device) -> float:
+def correction(problem: Problem, device: Device) -> float:
+    """What the cost model's estimates are multiplied by where there is no calibration of this kernel."""
     if not calibration.applies(problem, device):
         return 1.0
     like = warp_specialized.terms(_LIKE, problem, device)
