@@ -230,7 +230,7 @@ def test_the_calibrated_estimates_order_configs_as_they_were_measured(shape, slo
 
 
 def test_a_wide_tile_that_holds_all_rows_is_estimated_as_it_was_measured():
-    """56 us on an H100, a swapped tile 59 (data/shipped-h100.db.xz); by the correction of a tile of 128 rows it is 90."""
+    """56 us on an H100, a swapped tile 59 (data/shipped-h100.db.xz); 90 by the correction of a tile of 128 rows."""
     problem = linear(129, 18944, 3584)
     tile = {"BLOCK_SIZE_M": 192, "BLOCK_SIZE_N": 144, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
     wide = Config("any_width", **tile, launch_pdl=True, num_stages=4, num_warps=12)
