@@ -121,9 +121,9 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
     @functools.cached_property
     def judges_hash(self) -> str:
-        """The hash of the files of `reference` and `make_inputs`, by which results were right or wrong."""
+        """32 digits of a hash of the files of `reference` and `make_inputs`, by which results were right or wrong."""
         sources = sources_of((self.reference_function, self.arguments_factory.make_inputs))
-        return hashlib.sha256("".join(sources.values()).encode()).hexdigest() if sources else ""
+        return hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:32] if sources else ""
 
     __iter__ = None  # otherwise __getitem__ would make it an endless iterable
 
