@@ -112,6 +112,7 @@ def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tune
         assert problem["winner"]["config"]["BLOCK"] == 256
 
 
+@pytest.mark.long  # the rule itself is tested in tests/store
 def test_what_a_wrong_reference_called_wrong_is_tried_again_once_the_reference_is_mended(tmp_path):
     command = [sys.executable, "-m", "tuner", "run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
     words = ["--problem", "N=256,dtype=fp32", "--db", "tuner.db", "--json"]
