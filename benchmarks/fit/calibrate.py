@@ -82,7 +82,8 @@ NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS = 5
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv", "any_width")
+KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
+OF_FEW_ROWS = "any_width"
 KERNELS_OF_BLOCKS = ("block_scaled", "block_scaled_warp_specialized", "warp_specialized")
 MODULES = {
     "swap_ab": swap_ab,
@@ -174,7 +175,7 @@ def recorded():
 def kernels_of(problem):
     if problem.scaling == "block":
         return KERNELS_OF_BLOCKS
-    return KERNELS if problem.m <= any_width.CALIBRATED_ROWS else KERNELS[:-1]
+    return (*KERNELS, OF_FEW_ROWS) if problem.m <= any_width.CALIBRATED_ROWS else KERNELS
 
 
 def folds_of(cases):

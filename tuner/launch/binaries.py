@@ -22,6 +22,7 @@ from tuner.launch.plan import LaunchRange
 from tuner.lookup import lookup
 from tuner.lookup.resolver import Resolver
 from tuner.lookup.row import BAD_VALUE
+from tuner.lookup.table_files import KERNELS_SUFFIX
 from tuner.problem import Problem
 from tuner.version import __version__
 
@@ -153,7 +154,7 @@ def range_key(problem: Problem, config: Config) -> str:
 
 def folder_name(op: str, slug: str) -> str:
     """The name of a folder of kernels: `<op>--<device slug>.kernels`."""
-    return f"{op}--{slug}.kernels"
+    return f"{op}--{slug}{KERNELS_SUFFIX}"
 
 
 def shipped_binaries(op: str, slug: str) -> ShippedBinaries | None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 Read = Callable[["Traversable"], LoadedTable]
+KERNELS_SUFFIX = ".kernels"
+"""Of a folder of compiled kernels beside tables, which `tuner.launch.binaries` reads."""
 _log = logging.getLogger("tuner.lookup.sources")  # the name under which people silence or keep them
 
 
@@ -69,7 +71,7 @@ def tables_in(folder: Traversable) -> list[Traversable]:
     except OSError as e:
         raise TableError(f"cannot list {folder}: {e.strerror}") from e
     found = [path for path in entries if has_tables_name(path.name)]
-    if not found and not any(path.name.endswith(".kernels") for path in entries):
+    if not found and not any(path.name.endswith(KERNELS_SUFFIX) for path in entries):
         raise TableError(f"{folder} holds no table: expected files named <op>--<device slug>.json")
     return found
 

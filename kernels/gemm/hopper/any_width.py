@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -112,11 +113,16 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated up to `CALIBRATED_ROWS`, beyond on the scale of `warp_specialized`'s."""
-    estimated = terms(config, problem, device)
+    return _estimates([config], problem, device)[config]
+
+
+def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    estimated = [(terms(config, problem, device), config) for config in configs]
     if problem.m <= CALIBRATED_ROWS:
-        (us,) = calibration.of_tiles([(estimated, config)], problem, device)
-        return us
-    return estimated.us * correction(problem, device)
+        found = calibration.of_tiles(estimated, problem, device)
+    else:
+        found = [one.us * correction(problem, device) for one, _ in estimated]
+    return {config: us for (_, config), us in zip(estimated, found, strict=True)}
 
 
 CALIBRATED_ROWS = 256
@@ -153,8 +159,11 @@ def correction(problem: Problem, device: Device) -> float:
 def default_config(problem: Problem, device: Device) -> Config:
     """The config with the least estimated time; ties go to wide groups, as those of `warp_specialized` do."""
     tried = space(problem, device)
+    estimated = functools.partial(estimate_us, problem=problem, device=device)
     found = tried.best(
-        lambda config: estimate_us(config, problem, device), ties=lambda config: -config.integer("GROUP_SIZE_M")
+        estimated,
+        ties=lambda config: -config.integer("GROUP_SIZE_M"),
+        among=_estimates(tried.programs(), problem, device),
     )
     return found or tried.smallest()
 

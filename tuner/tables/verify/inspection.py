@@ -88,7 +88,7 @@ def _of_folder(where: str, folder: Traversable, kind: str) -> Inspection:
     except OSError as e:
         return _result(where, kind, [], [_unreadable(where, f"cannot be listed: {e.strerror or e}")])
     paths = [path for path in listed if path.name.endswith(".json") and ("--" in path.name or _is_table(path))]
-    return _of_tables(where, kind, paths, [path for path in listed if path.name.endswith(kernels.SUFFIX)])
+    return _of_tables(where, kind, paths, [path for path in listed if path.name.endswith(table_files.KERNELS_SUFFIX)])
 
 
 def _is_table(path: Traversable) -> bool:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 from tuner.errors import TableError
+from tuner.files import parse_json
 from tuner.launch import binaries
 from tuner.lookup.row import BAD_VALUE
+from tuner.lookup.table_files import KERNELS_SUFFIX
 from tuner.tables.verify.finding import Finding, Level
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-SUFFIX = ".kernels"
-
 
 def check(folder: Traversable) -> list[Finding]:
     """Return what is wrong with a folder that `tuner export --with-kernels` wrote: one finding, or none."""
     try:
-        document = binaries.checked(json.loads((folder / binaries.INDEX).read_text(encoding="utf-8")))
+        document = binaries.checked(parse_json((folder / binaries.INDEX).read_bytes()))
         entries = [binaries.entry_of(fields) for fields in document["kernels"]]
         for found in document["ranges"].values():
             list(map(binaries.launch_range_of, found))
@@ -43,6 +42,6 @@ def _digest(path: Traversable) -> str:
 
 
 def _finding(folder: Traversable, found: str, expected: str) -> Finding:
-    slug = folder.name.removesuffix(SUFFIX).partition("--")[2]
+    slug = folder.name.removesuffix(KERNELS_SUFFIX).partition("--")[2]
     advice = "export it again with --with-kernels"
     return Finding(Level.ERROR, "kernels", str(folder), slug, "", found, expected, advice)
