@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.cli import main, moe
+from tuner.cli import main, moe_files
 from tuner.cli.moe_options import MoeOptions
 from tuner.hardware.device import INTERPRETER
 from tuner.moe import config_file, tuning
@@ -130,7 +130,7 @@ def test_an_interrupt_among_the_paired_rounds_keeps_the_rows_that_were_played(tm
     assert ([row["m"] for row in document["rows"]], document["not_played"]) == ([1], [512])
     path = tmp_path / document["files"][0]
     assert list(config_file.rows_of(path)) == ["1"]
-    assert [row["m"] for row in json.loads(moe._evidence_of(path).read_bytes())["rows"]] == [1]
+    assert [row["m"] for row in json.loads(moe_files.evidence_of(path).read_bytes())["rows"]] == [1]
 
 
 def test_a_part_of_the_rows_never_takes_the_place_of_rows_that_cannot_be_kept(tmp_path, capfd):
@@ -138,19 +138,19 @@ def test_a_part_of_the_rows_never_takes_the_place_of_rows_that_cannot_be_kept(tm
     one = tuning.space.config_of("sglang", dict.fromkeys(tuning.space.PARAMETERS, 16))
     runner = SimpleNamespace(device=INTERPRETER, environment=None)
     rows = [tuning.Row(m, tuning.TUNED, (one, one), 1.0) for m in task.ms]
-    paths = moe._write(tmp_path, task, rows, runner, in_part=False)
+    paths = moe_files.write(tmp_path, task, rows, runner, in_part=False)
     changed = one.replace(BLOCK_SIZE_N=32)
-    assert moe._write(tmp_path, task, [tuning.Row(1, "", (changed, changed), 1.0)], runner, in_part=True) == paths
+    assert moe_files.write(tmp_path, task, [tuning.Row(1, "", (changed, changed), 1.0)], runner, in_part=True) == paths
     # The row of the M that was not played is measured alike, and stays.
     assert [row["BLOCK_SIZE_N"] for row in config_file.rows_of(paths[0]).values()] == [32, 16]
     capfd.readouterr()
-    proof = moe._evidence_of(paths[1])
+    proof = moe_files.evidence_of(paths[1])
     proof.write_text(proof.read_text().replace("uniform", "zipf"))
-    before = {path: path.read_bytes() for path in (*paths, *map(moe._evidence_of, paths))}
-    assert moe._write(tmp_path, task, rows[:1], runner, in_part=True) == []
+    before = {path: path.read_bytes() for path in (*paths, *map(moe_files.evidence_of, paths))}
+    assert moe_files.write(tmp_path, task, rows[:1], runner, in_part=True) == []
     assert {path: path.read_bytes() for path in before} == before
     assert f"{paths[1]} stays as it was: it has rows for M 8, and no evidence" in capfd.readouterr().err
-    assert moe._write(tmp_path, task, rows[:1], runner, in_part=False) == paths
+    assert moe_files.write(tmp_path, task, rows[:1], runner, in_part=False) == paths
     assert "dropped the rows that it had for M 8:" in capfd.readouterr().err
 
 
@@ -281,17 +281,17 @@ def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same
     path.write_text(config_file.dumps("vllm", LAYER, {1: default, 64: default}))
     evidence = {"routing": "uniform", "rows": [{"m": 64, "us": 1.0}]}
     path.with_suffix(".evidence.json").write_text(json.dumps(evidence))
-    kept, proofs, dropped = moe._kept(path, {**evidence, "rows": []}, {8: default})
+    kept, proofs, dropped = moe_files.rows_kept(path, {**evidence, "rows": []}, {8: default})
     assert (list(kept), proofs, dropped) == (["64"], evidence["rows"], ["1"])
-    moe._say_kept(path, kept, dropped)
+    moe_files.say_kept(path, kept, dropped)
     said = capfd.readouterr().err
     assert "kept the rows that it had for M 64" in said
     assert "dropped the rows that it had for M 1:" in said
     assert list(json.loads(config_file.dumps("vllm", LAYER, {8: default}, kept))) == ["triton_version", "8", "64"]
-    assert moe._kept(path, {"routing": "zipf", "rows": []}, {8: default}) == ({}, [], ["1", "64"])
+    assert moe_files.rows_kept(path, {"routing": "zipf", "rows": []}, {8: default}) == ({}, [], ["1", "64"])
     path.write_text('{"64": {')
-    assert moe._kept(path, {**evidence, "rows": []}, {8: default}) == ({}, [], [])
-    moe._say_kept(path, {}, [])
+    assert moe_files.rows_kept(path, {**evidence, "rows": []}, {8: default}) == ({}, [], [])
+    moe_files.say_kept(path, {}, [])
     assert "replaced: no row of what was there can be read" in capfd.readouterr().err
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import measured, options, output
+from tuner.cli import measured, moe_files, options, output
 from tuner.cli.moe_options import MoeOptions
 from tuner.cli.options import Duration
 from tuner.cli.output import quantity
 from tuner.cli.streams import stop_on_signal
-from tuner.files import make_folder, write_text
+from tuner.files import make_folder
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -25,7 +24,6 @@ from tuner.problem import Problem
 if TYPE_CHECKING:
     from tuner.moe.tuning import Row, Task
     from tuner.store.records import Winner
-    from tuner.sweep.paired import PairedRunner
 
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
 
@@ -119,7 +117,7 @@ def moe(**typed: Any) -> int:
     not_tuned = [m for m in task.ms if not configs.get(m)] if spent else []
     if not_tuned:
         click.echo(
-            f"{SPENT}: not tuned: M {_listed(not_tuned)}; every trial is kept, the same command with a larger "
+            f"{SPENT}: not tuned: M {moe_files.listed(not_tuned)}; every trial is kept, the same command with a larger "
             "--time-budget (without --fresh) goes on from here",
             err=True,
         )
@@ -137,11 +135,11 @@ def moe(**typed: Any) -> int:
         if ended is None:
             tuning.check(rows)
         keeps = not asked.play_only and any(row.configs for row in rows)
-        written = _write(asked.out, task, rows, runner, in_part=ended is not None) if keeps else []
+        written = moe_files.write(asked.out, task, rows, runner, in_part=ended is not None) if keeps else []
     not_played = task.ms[len(rows) :]
     _say(task, rows, written, not_tuned, not_played, as_json=asked.as_json)
     if ended is not None:
-        click.echo(f"not played: M {_listed(not_played)}; the same command plays every row again", err=True)
+        click.echo(f"not played: M {moe_files.listed(not_played)}; the same command plays every row again", err=True)
         raise ended
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
@@ -180,92 +178,6 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
 
         configs = tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
     return configs, any(spent)
-
-
-def _write(out: Path, task: Task, rows: Sequence[Row], runner: PairedRunner, *, in_part: bool) -> list[Path]:
-    """Write the package's file or files, each with its evidence beside it; return their paths.
-
-    Where the rows are a part of what was asked for, they take nothing away: the files stay as they are where they have
-    rows that cannot be kept.
-    """
-    from tuner.errors import TableError
-    from tuner.moe import config_file
-
-    shipped = [row for row in rows if row.configs]
-    evidence = {
-        "device": runner.device.slug,
-        "environment": runner.environment,
-        "package": f"{task.package.name} {task.package.version}",
-        "kernel_source": task.package.source_hash,
-        "layer": task.layer,
-        "routing": task.routing,
-        "rows": [{**output.by_name(row), "configs": [dict(each.pairs) for each in row.configs]} for row in shipped],
-    }
-    evidence = json.loads(json.dumps(evidence, default=output.plain))
-    texts: dict[Path, str] = {}
-    paths = []
-    for at, problem in enumerate(task.problems(1)):
-        name = config_file.path_of(task.package, task.layer, runner.device.name, down=problem["gemm"] == "down")
-        path = out / name
-        configs = {row.m: row.configs[at] for row in shipped}
-        kept, proofs, dropped = _kept(path, evidence, configs)
-        if dropped and in_part:
-            click.echo(
-                f"{path} stays as it was: it has rows for M {_listed(dropped)}, and no evidence beside it says that "
-                "they are of the same layer, routing and versions",
-                err=True,
-            )
-            return []
-        _say_kept(path, kept, dropped)
-        rows_of_all = sorted([*evidence["rows"], *proofs], key=lambda row: int(row["m"]))
-        texts[_evidence_of(path)] = json.dumps({**evidence, "rows": rows_of_all}, indent=2)
-        texts[path] = config_file.dumps(task.package.name, task.layer, configs, kept)
-        paths.append(path)
-    for path, text in texts.items():
-        make_folder(path.parent)
-        write_text(path, text, error=TableError)
-    return paths
-
-
-def _kept(
-    path: Path, evidence: Mapping[str, Any], configs: Mapping[int, Config]
-) -> tuple[dict[str, Any], list[Any], list[str]]:
-    """Return the rows that the old file has for other Ms, with their evidence, if measured alike; and the other Ms."""
-    from tuner.files import parse_json
-    from tuner.moe import config_file
-
-    others = {m: row for m, row in config_file.rows_of(path).items() if int(m) not in configs}
-    try:
-        before = parse_json(_evidence_of(path).read_bytes())
-        proofs = {str(row["m"]): row for row in before["rows"]}
-        is_same = {**before, "rows": evidence["rows"]} == evidence
-    except (OSError, ValueError, TypeError, KeyError):
-        proofs, is_same = {}, False
-    kept = {m: row for m, row in others.items() if is_same and m in proofs}
-    return kept, [proofs[m] for m in kept], [m for m in others if m not in kept]
-
-
-def _say_kept(path: Path, kept: Iterable[str], dropped: Sequence[str]) -> None:
-    from tuner.moe import config_file
-
-    if path.exists() and not config_file.rows_of(path):
-        click.echo(f"{path}: replaced: no row of what was there can be read", err=True)
-    if kept:
-        click.echo(f"{path}: kept the rows that it had for M {_listed(kept)}", err=True)
-    if dropped:
-        click.echo(
-            f"{path}: dropped the rows that it had for M {_listed(dropped)}: no evidence beside it says that they are "
-            "of the same layer, routing and versions",
-            err=True,
-        )
-
-
-def _evidence_of(path: Path) -> Path:
-    return path.with_suffix(".evidence.json")
-
-
-def _listed(ms: Iterable[int | str]) -> str:
-    return ", ".join(map(str, sorted(map(int, ms))))
 
 
 def _say(
