@@ -2,17 +2,18 @@
 
     python benchmarks/fit/calibrate.py --out RESULT.json [--write [--kernel NAME]]
 
-The trials are of two cards: scattered ones of random shapes, and those that ladders raced through for the tables that
-come with triton-tuner, of the shapes of models. Those of an H200 of 22 November are of kernels whose last tile reached
-beyond the last row. Where today's kernels move it back, what TMA took there speaks of nothing that is left: such trials
-are left out, but where other tiles hide it (`recorded.is_gone`).
+The trials are of two cards: scattered ones of random shapes, some of them of what the forests before put near the best,
+and those that ladders raced through for the tables that come with triton-tuner, of the shapes of models. Those of an
+H200 of 22 November are of kernels whose last tile reached beyond the last row. Where today's kernels move it back, what
+TMA took there speaks of nothing that is left: such trials are left out, but where other tiles hide it
+(`recorded.is_gone`).
 
 Every kernel's log time over the cost model's estimate is fitted by boosted regression trees on features of a config
 (kernels/cost/features.py). Trials near a problem's best weigh most. Held out are whole weights (N and K) of both cards,
 a fifth at a time. `of the card alone` are forests of the trials of a problem's own card, `additive` those of trees of
-one question each. `any_width by one tile` has no forest of that kernel, as for more rows. --write puts the forests of
-all trials into kernels/cost/calibration.npz; with --kernel one forest alone, so that what was measured of the choices
-by the others stays true. Needs CatBoost and no GPU.
+one question each. `without tma and split_k` leaves those out, which serve more than 256 rows of A that make few tiles.
+--write puts the forests of all trials into kernels/cost/calibration.npz; with --kernel one forest alone, so that what
+was measured of the choices by the others stays true. Needs CatBoost and no GPU.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
+from tuner.kernels.gemm import calibrated
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
 from tuner.kernels.gemm.block_scaled import spec as block_scaled
 from tuner.kernels.gemm.hopper import any_width, cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
-from tuner.kernels.gemm.precedence import CLUSTER_ROWS
+from tuner.kernels.gemm.precedence import CLUSTER_ROWS, half_a_wave, one_wave
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.space.refinements import NUM_CTAS
 from tuner.problem import Problem
@@ -56,6 +58,7 @@ FILES = (
 """Trials of an H200, and the run in each file."""
 DATABASES = {
     "scattered": ("scattered-h100.db.xz", "scattered-blocks-h200.db.xz"),
+    "near the best": ("near-h100.db.xz",),
     "of models": ("shipped-h100.db.xz", "shipped-h200.db.xz"),
 }
 """Databases of both cards, by what their problems are."""
@@ -82,14 +85,16 @@ NEAR, FAR = 0.6, 0.02
 """A trial so much slower than its problem's best weighs 1/e of the best; none less than FAR."""
 FOLDS = 5
 ROWS = ((1, 1), (2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, 1024), (1025, 4096))
-KERNELS = ("swap_ab", "warp_specialized", "cluster_k", "gemv")
-OF_FEW_ROWS = "any_width"
+OF_FEW_TILES = ("tma", "split_k")
+KERNELS = ("swap_ab", "warp_specialized", "any_width", "cluster_k", "gemv", *OF_FEW_TILES)
 KERNELS_OF_BLOCKS = ("block_scaled", "block_scaled_warp_specialized", "warp_specialized")
 MODULES = {
     "swap_ab": swap_ab,
     "cluster_k": cluster_k,
     "warp_specialized": warp_specialized,
     "any_width": any_width,
+    "tma": calibrated,
+    "split_k": calibrated,
     "block_scaled": block_scaled,
     "block_scaled_warp_specialized": block_scaled_warp_specialized,
 }
@@ -134,15 +139,16 @@ def main():
         "of the card alone, held out": held_out(parts, folds, among=cards),
         "additive, held out": held_out(parts, folds, boosting=ADDITIVE),
     }
-    rankings["any_width by one tile"] = rankings["forests, held out"] | {"any_width": by_one_tile(parts, cases)}
     groups = sorted({case.group for case in cases})
     summary = {
         "problems": {group: sum(case.group == group for case in cases) for group in groups},
         "weights": len({case.weight for case in cases}),
         "trials": {name: len(part.rows) for name, part in parts.items()},
     }
-    for ranking, estimates in rankings.items():
-        picks = chosen(found, parts, estimates)
+    unsplit = {name: part for name, part in parts.items() if not name.startswith(OF_FEW_TILES)}
+    picked = {ranking: chosen(found, parts, estimates) for ranking, estimates in rankings.items()}
+    picked["without tma and split_k"] = chosen(found, unsplit, rankings["forests, held out"])
+    for ranking, picks in picked.items():
         for group in groups:
             figures = losses({case: slower for case, slower in picks.items() if case.group == group})
             summary.setdefault(group, {})[ranking] = figures
@@ -175,7 +181,7 @@ def recorded():
 def kernels_of(problem):
     if problem.scaling == "block":
         return KERNELS_OF_BLOCKS
-    return (*KERNELS, OF_FEW_ROWS) if problem.m <= any_width.CALIBRATED_ROWS else KERNELS
+    return KERNELS
 
 
 def folds_of(cases):
@@ -205,6 +211,8 @@ def ranked(config, problem):
         return False
     if config.kernel == "cluster_k":
         return problem.m <= CLUSTER_ROWS
+    if config.kernel in OF_FEW_TILES:
+        return (one_wave if config.kernel == "tma" else half_a_wave)(problem, H200)
     if config.kernel != "warp_specialized":
         return True
     # Of clusters pairs, for few rows: which others gain is for a search to find out.
@@ -312,12 +320,6 @@ def held_out(parts, folds, *, boosting=BOOSTING, among=None):
                 if out.any() and known.any():
                     found[name][out] = predicted(part, out, fitted(part, known, boosting))
     return found
-
-
-def by_one_tile(parts, cases):
-    """The log estimates of `any_width` as it makes them of more rows: by the correction of one tile."""
-    part = parts["any_width"]
-    return part.estimates + np.log([any_width.correction(cases[n].problem, cases[n].device) for n in part.problems])
 
 
 def forest(part):

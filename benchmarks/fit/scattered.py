@@ -46,6 +46,7 @@ def main():
     parser.add_argument("--draw", type=int, metavar="N", help="problems of a suite")
     parser.add_argument("--seed", type=int, default=1, help="of the drawing")
     parser.add_argument("--rows", type=int, nargs=2, metavar=("LEAST", "MOST"), help="M; without it by several turns")
+    parser.add_argument("--columns", type=int, nargs=2, metavar=("LEAST", "MOST"), help="N; without it from --least on")
     parser.add_argument("--least", type=int, default=1024, help="of N and K")
     parser.add_argument("--scaling", choices=("none", "block"), default="none", help="block: of e4m3 instead of bf16")
     parser.add_argument("--db", help="take its trials")
@@ -60,7 +61,7 @@ def main():
         scaled = args.scaling != "none"
         table.writerow(("m", "n", "k", "dtype", "layout", "scaling"))
         rows = (tuple(args.rows),) if args.rows else ROWS
-        drawn = shapes(args.draw, args.seed, rows, args.least, _BLOCK if scaled else 1)
+        drawn = shapes(args.draw, args.seed, rows, args.least, _BLOCK if scaled else 1, args.columns)
         table.writerows((*shape, "e4m3" if scaled else "bfloat16", "nt", args.scaling) for shape in drawn)
         Path(args.out).write_text(text.getvalue())
         return
@@ -72,8 +73,11 @@ def main():
         file.write(text.getvalue().encode())
 
 
-def shapes(count, seed, rows=ROWS, smallest=1024, multiple=1):
-    """Random shapes, sizes spread evenly in their logarithms, N and K from `smallest` on, K in whole multiples."""
+def shapes(count, seed, rows=ROWS, smallest=1024, multiple=1, columns=None):
+    """Random shapes, sizes spread evenly in their logarithms, N and K from `smallest` on, K in whole multiples.
+
+    With `columns`, the least and the most, N is a multiple of 16 between them.
+    """
     chosen = random.Random(seed)
     kept = {problem.shape for path in sorted((ROOT / "suites").glob("*.csv")) for problem in suite.load(str(path))}
     found = {}
@@ -86,6 +90,8 @@ def shapes(count, seed, rows=ROWS, smallest=1024, multiple=1):
             step * max(1, round(math.exp(chosen.uniform(math.log(smallest), math.log(most))) / step)) for most in _SIDES
         )
         k = -(-k // multiple) * multiple
+        if columns:
+            n = 16 * max(1, round(math.exp(chosen.uniform(*map(math.log, columns))) / 16))
         if m * n * k <= _MOST_PRODUCTS and n * k <= _MOST_WEIGHTS and (m, n, k) not in kept:
             found[m, n, k] = None
     return list(found)

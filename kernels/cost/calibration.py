@@ -150,7 +150,7 @@ def name_of(config: Config, *, exchanged: bool, scaled: bool = False) -> str:
 
     A kernel that loads in two ways has two, `warp_specialized` others for exchanged operands and for scales of blocks.
     """
-    if config.kernel in ("swap_ab", "block_scaled"):
+    if config.kernel in ("swap_ab", "split_k", "block_scaled"):
         return f"{config.kernel} by {config['LOADS']}"
     if config.kernel != "warp_specialized":
         return config.kernel

@@ -56,7 +56,7 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
     """
     if problem.scaling != "block":
         return False
-    idle = 2 * -(-problem.m // 128) * -(-problem.n // 128) < device.sm_count
+    idle = 2 * _tiles(problem) < device.sm_count
     return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
@@ -74,7 +74,26 @@ def _specialized_few_rows(problem: Problem, device: Device) -> bool:  # noqa: AR
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
     """Match where `any_width`, which shares that line with `warp_specialized`, has a tile that is worth trying."""
-    return _specialized_rows(problem, device) and any_width_space.fills_waves(problem, device)
+    known = calibration.applies(problem, device) or any_width_space.fills_waves(problem, device)
+    return _specialized_rows(problem, device) and known
+
+
+def one_wave(problem: Problem, device: Device) -> bool:
+    """Match more than 256 rows of 16-bit operands whose tiles of 128x128 all run at once.
+
+    Source: benchmarks/results/calibration.json, "without tma and split_k".
+    """
+    known = _specialized_rows(problem, device) and calibration.applies(problem, device)
+    return known and _tiles(problem) <= device.sm_count
+
+
+def half_a_wave(problem: Problem, device: Device) -> bool:
+    """Match those that leave half of the device idle."""
+    return one_wave(problem, device) and 2 * _tiles(problem) <= device.sm_count
+
+
+def _tiles(problem: Problem) -> int:
+    return -(-problem.m // 128) * -(-problem.n // 128)
 
 
 def _few_rows_filled_by_any_width(problem: Problem, device: Device) -> bool:
@@ -105,8 +124,7 @@ def _few_tiles(problem: Problem, device: Device) -> bool:
 
 def _second_tiles(problem: Problem, device: Device) -> bool:
     """Match if programs of `persistent_tma` would get a second tile of 128x128."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128)
-    return tiles > device.sm_count and not device.is_interpreter
+    return _tiles(problem) > device.sm_count and not device.is_interpreter
 
 
 def _few_unaligned_columns(problem: Problem, device: Device) -> bool:
@@ -131,6 +149,8 @@ TABLE = (
     Line(5, "gemv", _two_rows),
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
+    Line(5, "tma", one_wave),
+    Line(5, "split_k", half_a_wave),
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
     Line(4, "warp_specialized", _specialized_few_rows),

@@ -24,7 +24,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.hopper import any_width_jit, output, tile, warp_specialized
+from tuner.kernels.gemm.hopper import any_width_jit, output, tile
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
@@ -112,48 +112,14 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate, calibrated up to `CALIBRATED_ROWS`, beyond on the scale of `warp_specialized`'s."""
+    """The cost model's estimate, calibrated."""
     return _estimates([config], problem, device)[config]
 
 
 def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
     estimated = [(terms(config, problem, device), config) for config in configs]
-    if problem.m <= CALIBRATED_ROWS:
-        found = calibration.of_tiles(estimated, problem, device)
-    else:
-        found = [one.us * correction(problem, device) for one, _ in estimated]
+    found = calibration.of_tiles(estimated, problem, device)
     return {config: us for (_, config), us in zip(estimated, found, strict=True)}
-
-
-CALIBRATED_ROWS = 256
-"""Rows of A up to which there are trials of many shapes."""
-_LIKE = Config(
-    "warp_specialized",
-    BLOCK_SIZE_M=128,
-    BLOCK_SIZE_N=128,
-    BLOCK_SIZE_N_REST=64,
-    BLOCK_SIZE_K=64,
-    EPILOGUE_PARTS=2,
-    GROUP_SIZE_M=16,
-    SWAP_AB=False,
-    launch_pdl=True,
-    num_stages=5,
-    num_warps=8,
-)
-"""The tile of `warp_specialized` whose correction stands for that of any width beyond `CALIBRATED_ROWS`."""
-_SCALE = 1.018
-"""By this factor estimates so corrected were further below measured times than those of `warp_specialized` were: 0.926
-and 0.943 of them (geomean over benchmarks/suites/last-wave.csv, measured on an H200)."""
-
-
-@functools.lru_cache(maxsize=1024)
-def correction(problem: Problem, device: Device) -> float:
-    """What the cost model's estimates are multiplied by where there is no calibration of this kernel."""
-    if not calibration.applies(problem, device):
-        return 1.0
-    like = warp_specialized.terms(_LIKE, problem, device)
-    (corrected,) = calibration.of_tiles([(like, _LIKE)], problem, device)
-    return _SCALE * corrected / like.us
 
 
 def default_config(problem: Problem, device: Device) -> Config:

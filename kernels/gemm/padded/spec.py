@@ -105,10 +105,13 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be."""
+    """The default of the inner kernel that comes first for the padded problem; rows are padded where they can be.
+
+    Of equals that is `warp_specialized`, whose product may run beside the copy.
+    """
     padded = padded_problem(problem)
     able = [_PROGRAMS[name][0] for name, reason in _reasons(problem, device).items() if reason is None]
-    inner = max(able, key=lambda spec: spec.precedence(padded, device))
+    inner = max(able, key=lambda spec: (spec.precedence(padded, device), spec.name == warp_specialized.SPEC.name))
     config = inner.default_config(padded, device)
     if inner.name == swap_ab.NAME and not splitting.by_tma(config):
         by_tma = _inner_space(inner.name, problem, device)

@@ -6,15 +6,16 @@ It is for outputs of few tiles and a long K. Results are deterministic, whicheve
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.base.workspace import MOST_BYTES
+from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import splitting, sums
+from tuner.kernels.gemm import calibrated, splitting, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -80,10 +81,24 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The candidate with the least estimated time."""
-    tried = space(problem, device).narrowed(**splitting.formula_axes(problem, device))
-    cost_us, ties = (functools.partial(of, problem=problem, device=device) for of in (cost.tiled, splitting.tie_break))
-    return tried.best(cost_us, ties=ties) or tried.smallest()
+    """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
+    tried, axes = space(problem, device), splitting.formula_axes(problem, device)
+    ties = functools.partial(splitting.tie_break, problem=problem, device=device)
+    if not calibration.applies(problem, device):
+        few = tried.narrowed(**axes)
+        return few.best(functools.partial(cost.tiled, problem=problem, device=device), ties=ties) or few.smallest()
+    lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"], BLOCK_SIZE_M=(64, 128), num_warps=(4, 8))
+
+    def variants(point: Config, splits: int) -> Iterator[dict[str, Value]]:
+        depths = splitting.depths_of(point, splits, problem, device)
+        return ({"SPLIT_K": splits, "num_stages": stages} for stages in depths)
+
+    return calibrated.best(lengths, lambda point: splits_of(point, problem, device), variants, ties)
+
+
+def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
+    """Every SPLIT_K worth trying for a tile: one is what the other kernels do."""
+    return [splits for splits in splitting.splits_of(config, problem, device) if splits > 1]
 
 
 @rule("few warps", "the shape itself")
@@ -119,7 +134,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=splitting.shared_bytes,
-    estimate_us=cost.tiled,
+    estimate_us=calibrated.estimate_us,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
     order=sums.of_tile,

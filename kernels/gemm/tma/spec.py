@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tuner.kernel.config import Config
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, is_aligned, placement
-from tuner.kernels.cost import model as cost
-from tuner.kernels.gemm import launches, sums
+from tuner.kernels.cost import calibration
+from tuner.kernels.gemm import calibrated, launches, sums
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma import jit as tma_kernel
+from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.gemm.tma import tile as tma_tile
-from tuner.kernels.gemm.tma.space import NAME, default_config, shared_bytes, space, supports_tiles
+from tuner.kernels.gemm.tma.space import NAME, shared_bytes, space, supports_tiles
 from tuner.launch.launch import TILE, Launch
+from tuner.problem import Problem
 
 VERSION = 2
 
@@ -82,6 +85,18 @@ def _written_by_tma(matrix: torch.Tensor) -> bool:
     return is_aligned(matrix)
 
 
+def default_config(problem: Problem, device: Device) -> Config:
+    """The candidate with the least calibrated estimate; where none is, the tile that fills the device best."""
+    if not calibration.applies(problem, device):
+        return tma_space.default_config(problem, device)
+
+    def variants(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
+        return ({"num_stages": config["num_stages"]} for config in tma_space.expand(point, problem, device))
+
+    tried = space(problem, device).narrowed(GROUP_SIZE_M=(1, 8))
+    return calibrated.best(tried, lambda _: (1,), variants, lambda one: -one.integer("num_stages"))
+
+
 _parts = launches.parts_of(tma_kernel.matmul_kernel)
 
 SOURCES = sources_of(tma_kernel, tma_tile, tma_launch, descriptor, destination, placement)
@@ -95,7 +110,7 @@ SPEC = gemm_spec(
     space=space,
     default_config=default_config,
     shared_bytes=shared_bytes,
-    estimate_us=functools.partial(cost.tiled, by_tma=True),
+    estimate_us=calibrated.estimate_us,
     sources=SOURCES,
     order=sums.of_tile,
 )

@@ -1,0 +1,45 @@
+"""Trials of what the estimates put near the best, for a fit: `tuner run` with a strategy of its own.
+
+    python benchmarks/fit/scattered.py --draw 75 --seed 61 --rows 257 3072 --out DRAWN.csv
+    python benchmarks/fit/near.py --suite DRAWN.csv --db NEW.db
+
+Of each problem it tries the configs of least estimate, of all kernels and of each, and others drawn at random of those
+whose estimate is not much longer than the least: which of near ties is faster is what a formula asks, and random
+configs of whole spaces say little of that. All arguments are those of `tuner run`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from tuner.cli import main
+from tuner.sweep.search import FixedList, Strategy
+from tuner.sweep.strategies import STRATEGIES
+
+FIRST, FIRST_OF_A_KERNEL = 6, 3
+NEAR = 1.35
+"""Times the least estimate."""
+DRAWN = {"warp_specialized": 10, "any_width": 4, None: 16}
+"""How many configs are drawn at random, by kernel; None: of all."""
+
+
+def near_least(task):
+    estimates = {config: task.estimate(config) for config in task.configs}
+    order = sorted(estimates, key=estimates.get)
+    taken = order[:FIRST]
+    for kernel in task.specs:
+        taken += [config for config in order if config.kernel == kernel][:FIRST_OF_A_KERNEL]
+    near = [config for config in order if estimates[config] <= NEAR * estimates[order[0]]]
+    drawing = random.Random(task.seed)
+    for kernel, count in DRAWN.items():
+        some = [config for config in near if kernel in (None, config.kernel)]
+        taken += drawing.sample(some, min(count, len(some)))
+    chosen = list(dict.fromkeys([task.default, *taken]))
+    return FixedList(chosen, f"its {len(chosen)} trials are spent")
+
+
+if __name__ == "__main__":
+    STRATEGIES["race"] = Strategy("race", near_least, drop=(1.3, 1.15), finalists=1, margin=1.005, rounds=6)
+    sys.argv[1:1] = ["run"]
+    main()

@@ -1,0 +1,63 @@
+"""Calibrated estimates of kernels that compute a problem as it is given, and the configs that a formula looks at."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
+from tuner.kernels.cost import calibration
+from tuner.kernels.cost import model as cost
+from tuner.kernels.cost.model import Candidates
+from tuner.kernels.cost.terms import Terms
+from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.problem import Problem
+
+
+def terms(config: Config, problem: Problem, device: Device) -> Terms:
+    """The cost model's terms."""
+    return cost.terms(config, problem, device, _loop(config))
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """The cost model's estimate, calibrated."""
+    return corrected({config: terms(config, problem, device)}, problem, device)[config]
+
+
+def corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
+    """The estimates, corrected by the calibration."""
+    estimated = [(one, config) for config, one in models.items()]
+    return dict(zip(models, calibration.of_tiles(estimated, problem, device), strict=True))
+
+
+def best(
+    tried: SearchSpace,
+    splits_of: Callable[[Config], Sequence[int]],
+    variants: Callable[[Config, int], Iterable[Mapping[str, Value]]],
+    ties: Callable[[Config], Any],
+) -> Config:
+    """The config of least estimate, of those that the cost model puts near the least.
+
+    Args:
+        tried: the space.
+        splits_of: every SPLIT_K of a point of its axes.
+        variants: of a point and a SPLIT_K, what expanding the point changes.
+        ties: orders configs of equal estimates, the least first.
+    """
+    problem, device = tried.problem, tried.device
+
+    def tiles() -> Iterator[Candidates]:
+        for point in tried.points():
+            tile = tile_of(Sides.of(point), _loop(point), problem, device)
+            yield Candidates(point, tile, splits_of(point), functools.partial(variants, point))
+
+    near = {tried.canonicalize(config): one for config, one in cost.near_least(tiles()).items()}
+    estimate = functools.partial(estimate_us, problem=problem, device=device)
+    return tried.best(estimate, ties=ties, among=corrected(near, problem, device)) or tried.smallest()
+
+
+def _loop(config: Config) -> Loop:
+    return Loop(by_tma=config.get("LOADS", "tma") == "tma")
