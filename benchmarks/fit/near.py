@@ -1,17 +1,17 @@
 """Trials of what the estimates put near the best, for a fit: `tuner run` with a strategy of its own.
 
     python benchmarks/fit/scattered.py --draw 75 --seed 61 --rows 257 3072 --out DRAWN.csv
-    python benchmarks/fit/near.py --suite DRAWN.csv --db NEW.db
+    python benchmarks/fit/near.py --suite DRAWN.csv --out NEW.db
 
 Of each problem it tries the configs of least estimate, of all kernels and of each, and others drawn at random of those
 whose estimate is not much longer than the least: which of near ties is faster is what a formula asks, and random
-configs of whole spaces say little of that. All arguments are those of `tuner run`.
+configs of whole spaces say little of that.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 
 from tuner.cli import main
 from tuner.sweep.search import FixedList, Strategy
@@ -40,6 +40,10 @@ def near_least(task):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--suite", required=True, help="whose problems are tried, as `tuner run` takes it")
+    parser.add_argument("--device", default="cuda:0", help="likewise")
+    parser.add_argument("--out", required=True, metavar="DATABASE")
+    args = parser.parse_args()
     STRATEGIES["race"] = Strategy("race", near_least, drop=(1.3, 1.15), finalists=1, margin=1.005, rounds=6)
-    sys.argv[1:1] = ["run"]
-    main()
+    main(["run", "--suite", args.suite, "--device", args.device, "--db", args.out])
