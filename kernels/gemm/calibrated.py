@@ -24,7 +24,12 @@ def terms(config: Config, problem: Problem, device: Device) -> Terms:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return corrected({config: terms(config, problem, device)}, problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
+
+
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
+    return corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
 def corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:

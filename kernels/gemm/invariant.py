@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,6 +35,11 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = 
     space: Callable[[Problem, Device], SearchSpace] = fields["space"]
     default_config: Callable[[Problem, Device], Config] = fields["default_config"]
     estimate_us: Callable[[Config, Problem, Device], float] = fields["estimate_us"]
+
+    def one_by_one(configs: Iterable[Config], problem: Problem, device: Device) -> Mapping[Config, float]:
+        return {config: estimate_us(config, problem, device) for config in configs}
+
+    estimates_us = fields.get("estimates_us", one_by_one)
 
     def tall_enough(problem: Problem, device: Device) -> Problem:
         return problem if exchanges else sums.tall_enough(problem, device)
@@ -69,7 +74,8 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = 
         if not problem.invariant:
             return default_config(problem, device)
         tried = invariant_space(problem, device)
-        if (found := tried.best(lambda config: estimate_us(config, problem, device))) is not None:
+        estimates = estimates_us(tried.programs(), problem, device)
+        if (found := tried.best(estimates.__getitem__, among=estimates)) is not None:
             return found
         # Nothing is worth trying here. What a fatal rule rejects may not even end, so it is no last resort.
         others = (default_config(tall_enough(problem, device), device), *tried.programs())

@@ -129,6 +129,7 @@ class KernelSpec:
         estimate_us: predicts how long a config takes, microseconds; None without a model. It ranks configs before any
             is compiled, and chooses among the kernels' default configs where nobody tuned a problem. No trial and no
             winner is decided by it.
+        estimates_us: predicts the same of many configs, each once, where that takes less time than one by one.
         runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
             binary.
         precedence: returns a rank where nobody tuned a problem: among the kernels that serve it, the highest gives the
@@ -160,6 +161,7 @@ class KernelSpec:
     former_source_hash: Callable[[], str] = lambda: ""
     shared_bytes: Callable[[Config, Problem, Device], int] | None = None
     estimate_us: Callable[[Config, Problem, Device], float] | None = None
+    estimates_us: Callable[[Iterable[Config], Problem, Device], Mapping[Config, float]] | None = None
     runtime_parameters: tuple[str, ...] = ()
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
     unmeasurable: Callable[[Problem], str | None] = lambda _problem: None

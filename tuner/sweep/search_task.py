@@ -95,11 +95,11 @@ def list_spaces(problem: Problem, device: Device, *, estimated: bool = False) ->
     for spec in specs:
         if (reason := spec.unmeasurable(problem)) is not None:
             raise KernelError(reason)
-    listed = [(spec, config) for spec in specs for config in registry.ask(spec, "space", problem, device).configs()]
+    listed = [(spec, registry.ask(spec, "space", problem, device).configs()) for spec in specs]
     return Listing(
-        [config for _, config in listed],
+        [config for _, configs in listed for config in configs],
         registry.default_config(problem, device, strict=True),
-        [_estimate(spec, config, problem, device) for spec, config in listed] if estimated else (),
+        [us for spec, configs in listed for us in _estimates(spec, configs, problem, device)] if estimated else (),
     )
 
 
@@ -155,7 +155,19 @@ def make_search_task(
 
 def _estimate(spec: KernelSpec, config: Config, problem: Problem, device: Device) -> float:
     predicted = None if spec.estimate_us is None else registry.ask(spec, "estimate_us", config, problem, device)
-    return 0.0 if predicted is None else math.log(max(predicted, 1e-3))
+    return 0.0 if predicted is None else _logarithm(predicted)
+
+
+def _estimates(spec: KernelSpec, configs: Sequence[Config], problem: Problem, device: Device) -> list[float]:
+    """What `_estimate` says of each config."""
+    if spec.estimates_us is None:
+        return [_estimate(spec, config, problem, device) for config in configs]
+    estimates = registry.ask(spec, "estimates_us", configs, problem, device)
+    return [_logarithm(estimates[config]) for config in configs]
+
+
+def _logarithm(us: float) -> float:
+    return math.log(max(us, 1e-3))
 
 
 @functools.cache

@@ -121,10 +121,11 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return _estimates([config], problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
 
 
-def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
     listed = list(configs)
     estimated = [(terms(config, problem, device), config) for config in listed]
     return dict(zip(listed, calibration.of_tiles(estimated, problem, device), strict=True))
@@ -138,7 +139,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return (-config.integer("GROUP_SIZE_M"), config.integer("EPILOGUE_PARTS"), -config.integer("BLOCK_SIZE_N"))
 
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    return tried.best(estimated, ties=ties, among=_estimates(tried.programs(), problem, device)) or tried.smallest()
+    return tried.best(estimated, ties=ties, among=estimates_us(tried.programs(), problem, device)) or tried.smallest()
 
 
 SPEC = gemm_spec(
@@ -151,6 +152,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=sources_of(
         *(hopper_jit, loader, tile, output, program, _readable_by_tma, _scales, _static),
         *(laid_out, registers_of, descriptor, placement),

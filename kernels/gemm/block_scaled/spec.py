@@ -7,7 +7,7 @@ as `swap_ab` does (SWAP_AB), so that the weight's columns fill the tensor cores'
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tuner.hardware.device import Device
@@ -113,7 +113,12 @@ def _loop(config: Config) -> Loop:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
+
+
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
+    return _corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
 def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
@@ -227,6 +232,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=sources_of(block_scaled_kernel, tma_tile.load.fn, tma_tile.store.fn, program, descriptor, placement),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
     order=sums.of_tile,

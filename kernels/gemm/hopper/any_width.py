@@ -113,10 +113,11 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return _estimates([config], problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
 
 
-def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
     estimated = [(terms(config, problem, device), config) for config in configs]
     found = calibration.of_tiles(estimated, problem, device)
     return {config: us for (_, config), us in zip(estimated, found, strict=True)}
@@ -129,7 +130,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     found = tried.best(
         estimated,
         ties=lambda config: -config.integer("GROUP_SIZE_M"),
-        among=_estimates(tried.programs(), problem, device),
+        among=estimates_us(tried.programs(), problem, device),
     )
     return found or tried.smallest()
 
@@ -193,6 +194,7 @@ _SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=SOURCES,
     order=order,
 )

@@ -74,10 +74,11 @@ LOOP = Loop(by_tma=True, in_cluster=True, exchanged=True)
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return _estimates((config,), problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
 
 
-def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
     return swap_ab.corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
@@ -88,7 +89,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     def ties(config: Config) -> tuple[int, ...]:
         return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
 
-    found = tried.best(estimated, ties=ties, among=_estimates(tried.programs(), problem, device))
+    found = tried.best(estimated, ties=ties, among=estimates_us(tried.programs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
@@ -114,6 +115,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=SOURCES,
     runtime_parameters=(),
     order=order,

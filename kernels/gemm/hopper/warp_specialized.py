@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -198,7 +198,12 @@ def _static(
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated; three warpgroups are corrected as two are."""
-    return _corrected({config: terms(config, problem, device)}, problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
+
+
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
+    return _corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
 def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
@@ -318,6 +323,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=SOURCES,
     order=order,
 )

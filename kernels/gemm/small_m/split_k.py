@@ -135,6 +135,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=splitting.shared_bytes,
     estimate_us=calibrated.estimate_us,
+    estimates_us=calibrated.estimates_us,
     sources=(*pointer.SOURCES, *tma.SOURCES),
     runtime_parameters=("SPLIT_K",),
     order=sums.of_tile,

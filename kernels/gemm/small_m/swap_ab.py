@@ -7,7 +7,7 @@ operands and stores the tile transposed. With a SPLIT_K above 1, sums are split 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
@@ -124,7 +124,12 @@ def tie_break(config: Config, problem: Problem, device: Device) -> tuple[float, 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated."""
-    return corrected({config: terms(config, problem, device)}, problem, device)[config]
+    return estimates_us((config,), problem, device)[config]
+
+
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs."""
+    return corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
 def corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
@@ -206,6 +211,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=SOURCES,
     runtime_parameters=("SPLIT_K",),
     order=order,

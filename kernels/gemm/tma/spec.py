@@ -111,6 +111,7 @@ SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=calibrated.estimate_us,
+    estimates_us=calibrated.estimates_us,
     sources=SOURCES,
     order=sums.of_tile,
 )
