@@ -6,7 +6,6 @@ tests of tests/compile, in the same pytest, need it off.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Callable
@@ -41,29 +40,14 @@ def no_database(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _builtins_are_remembered():
-    """Which attributes of Triton's language are builtins is looked up once.
-
-    The interpreter looks through all of them whenever a jitted function is called, which is a quarter of the time of
-    these tests.
-    """
+def _interpreter_is_quick():
     if not INTERPRETING:
         yield
         return
-    from triton.language.core import is_builtin
-    from triton.runtime import interpreter
-
-    names: dict[Any, list[str]] = {}
-
-    def patch_builtin(package: Any, *rest: Any) -> None:
-        if package not in names:
-            names[package] = [name for name, member in inspect.getmembers(package) if is_builtin(member)]
-        for name in names[package]:
-            if is_builtin(member := getattr(package, name)):
-                interpreter._patch_attr(package, name, member, *rest)
+    from quick_interpreter import quicken
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_builtin", patch_builtin)
+        quicken(patch)
         yield
 
 
