@@ -22,7 +22,7 @@ from tuner.sweep import finals
 from tuner.sweep.job import Job
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.neighbours import fitted, nearest
-from tuner.sweep.search_task import make_search_task
+from tuner.sweep.search_task import list_spaces, make_search_task
 from tuner.sweep.supervisor import BATCH
 from tuner.sweep.timer import GraphTimer
 
@@ -101,7 +101,8 @@ class Course:
     def __init__(self, land, others):
         self.land = land
         covered = [config for config, _ in covering(others)]
-        today, kernels = make_search_task(land.problem, H200), {config.kernel for config in land.us}
+        listing = list_spaces(land.problem, H200, estimated=True)
+        today, kernels = make_search_task(land.problem, H200, listing=listing), {config.kernel for config in land.us}
         inner = {config.get("INNER") for config in land.us}  # of `padded`; None of every other kernel
         specs = {name: spec for name, spec in today.specs.items() if name in kernels}
         self._spaces = {name: spec.space(land.problem, H200) for name, spec in specs.items()}

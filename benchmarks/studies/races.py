@@ -1,4 +1,4 @@
-"""What else a race could do, replayed on recorded landscapes beside what it does (decision 135). Needs no GPU.
+"""What else a race could do, replayed on recorded landscapes beside what it does (decisions 135, 138). Needs no GPU.
 
     python benchmarks/studies/races.py --out RESULT.json
 
@@ -17,8 +17,7 @@ from unittest import mock
 import numpy as np
 
 from tuner.problem import suite
-from tuner.sweep import race
-from tuner.sweep.job import Job
+from tuner.sweep import finals, race
 from tuner.sweep.race import FULL, RACE, Race, Share
 from tuner.sweep.strategies import EXHAUSTIVE
 
@@ -30,7 +29,7 @@ from replay import Course, play
 from search_replay import summary
 
 SEEDS = 5
-FIRST = FULL._replace(first=Share(56, 14, 36))
+FIRST = FULL._replace(first=Share(80, 12, 24))
 SPREAD = 0.15
 """The standard deviation of the model's log errors that the Gaussian process assumes."""
 NUGGET, BONUS = 0.02, 0.1
@@ -57,21 +56,19 @@ class Kriging(Race):
         self._ranking = ()
 
 
-def fastest_first(job, config):
-    """Of tied configs the fastest wins, but for the default."""
-    return config != job.default, job.ratios[config]
-
-
 VARIANTS = {
     "as it is": {},
+    "a first wave of one in 80": {"pace": FIRST},
+    "the simplest within 0.5%": {"close": 0.005},
+    "both": {"pace": FIRST, "close": 0.005},
+    "the simplest within 0.3%": {"close": 0.003},
+    "the simplest within 0.1%": {"close": 0.001},
+    "the fastest": {"close": 0.0},
     "30 rounds": {"strategy": {"rounds": 30}},
-    "a first wave of one in 56": {"pace": FIRST},
-    "both": {"pace": FIRST, "strategy": {"rounds": 30}},
     "10 rounds": {"strategy": {"rounds": 10}},
     "less patience": {"pace": FULL._replace(patience=Share(200, 10, 24))},
     "fewer replays": {"strategy": {"drop": (1.05,)}},
     "three finalists within 2%": {"strategy": {"finalists": 3, "margin": 1.02}},
-    "the fastest of tied configs": {"verdict": fastest_first},
     "a Gaussian process": {"strategy": {"start": Kriging}},
 }
 
@@ -87,10 +84,9 @@ def main():
     rows = []
     for name, changes in VARIANTS.items():
         strategy = dataclasses.replace(RACE, **changes.get("strategy", {}))
-        judged = changes.get("verdict", Job._simplest_first)
         with (
             mock.patch.object(race, "FULL", changes.get("pace", FULL)),
-            mock.patch.object(Job, "_simplest_first", judged),
+            mock.patch.object(finals, "CLOSE", changes.get("close", finals.CLOSE)),
         ):
             found = [
                 {"exhaustive_s": exhaustive[course.land.label], **play(course, strategy, seed=seed)}

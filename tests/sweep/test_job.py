@@ -149,7 +149,7 @@ def test_a_spent_budget_leaves_the_default_to_be_tried():
     assert not job.searching
 
 
-def test_of_a_tie_the_default_wins_and_else_the_simplest():
+def test_of_what_is_close_the_default_wins_and_else_the_simplest():
     job, _ = job_of(lambda config: None, trials=3)
     settle(job, [100.0, 100.0, 100.0])
     first, second, third = (config.digest for config in job.candidates)
@@ -161,6 +161,15 @@ def test_of_a_tie_the_default_wins_and_else_the_simplest():
     assert beaten.config in job.candidates[1:]
     assert beaten.default_us == pytest.approx(102.0, rel=2e-3)
     assert beaten.vendor_us is None
+
+
+def test_a_tie_that_is_not_close_to_the_fastest_does_not_win():
+    job, _ = job_of(lambda config: None, trials=3)
+    settle(job, [100.0, 100.0, 100.0])
+    first, second, third = (config.digest for config in job.candidates)
+    slower = job.verdict({first: [100.4] * 30, second: [100.0] * 30, third: [102.0] * 30})
+    assert (slower.config, set(slower.ties)) == (job.candidates[1], set(job.candidates[:2]))
+    assert job.candidates[0] == job.default
 
 
 def test_no_contestant_but_the_vendor_is_no_verdict():

@@ -86,7 +86,7 @@ def test_without_any_estimate_it_still_climbs_the_hill_by_what_it_measured():
 def test_what_it_learned_wave_by_wave_is_what_it_learns_of_all_waves_at_once():
     task = field_of("wide")
     race, at_once, outcomes = Race(task), Race(task), {}
-    for _ in range(4):
+    for _ in range(5):
         outcomes |= complete(race.propose(outcomes), hill)
     race._learn(dict(reversed(outcomes.items())))
     at_once._learn(outcomes)
@@ -116,7 +116,7 @@ def test_a_large_space_is_searched_longer_in_larger_waves():
     configs = [Config("one", BLOCK=block, num_warps=1) for block in range(1, 4001)]
     field = SearchTask(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
     waves, _ = run(Race(field), lambda _config: 5.0)
-    assert [len(wave) for wave in waves] == [24, 16, 16, 16]
+    assert [len(wave) for wave in waves] == [16, 16, 16, 16]
 
 
 def test_it_ends_with_its_trials_and_says_so():
@@ -140,7 +140,7 @@ def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_tak
     known = complete(field.configs[:90], hill)
     wave = Race(field).propose(known)
     assert min(known, key=hill) in wave
-    assert len([config for config in wave if config in known]) <= FULL.first.of(100)
+    assert len([config for config in wave if config in known]) < 2 * FULL.first.of(100)
 
 
 def test_failed_configs_teach_nothing_and_do_not_end_it():

@@ -16,8 +16,13 @@ import numpy as np
 
 TIE = 0.005
 """Paired medians closer than this are a tie: one config's ratio varies by about as much between processes."""
+CLOSE = 0.002
+"""Of what is this close to the fastest the simplest config wins, and rounds go on until it is known who that may be.
+
+Source: benchmarks/results/races.json, where the simplest of all ties is no steadier a choice, and slower.
+"""
 _SLIGHT = 0.01
-"""More rounds are not worth it to decide whether a contestant that is at most this much slower is a tie."""
+"""More rounds are not worth it to decide whether a contestant that is at most this much slower may win."""
 _STEP = 10
 _RESAMPLES = 1_000
 
@@ -39,8 +44,8 @@ class PairedRatio:
 
     @property
     def undecided(self) -> bool:
-        """Whether the interval contains the limit of a tie and reaches far enough beyond it to matter."""
-        return self.low < 1 + TIE and self.high >= 1 + _SLIGHT
+        """Whether the interval contains what may win and reaches far enough beyond it to matter."""
+        return self.low < 1 + CLOSE and self.high >= 1 + _SLIGHT
 
 
 def play(
@@ -56,7 +61,7 @@ def play(
     """Run the contestants together, round after round, in an order shuffled each round.
 
     After `rounds`, those that are clearly slower leave. The others go on to at most `max_rounds`, while the interval of
-    any of them contains the limit of a tie and reaches beyond 1%.
+    any of them begins within `CLOSE` of the fastest and reaches beyond 1%.
 
     Args:
         contestants: their names.
@@ -125,10 +130,10 @@ def ties(table: Mapping[str, PairedRatio]) -> list[str]:
 
 
 def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return everybody that may still be a tie, if that is not clear yet for at least one of them."""
+    """Return everybody that may still win, if that is not clear yet for at least one of them."""
     if not times:
         return []
     table = compare_to_fastest(times)
     if not any(paired.undecided for paired in table.values()):
         return []
-    return [name for name, paired in table.items() if paired.low < 1 + TIE]
+    return [name for name, paired in table.items() if paired.low < 1 + CLOSE]

@@ -274,7 +274,7 @@ class Job:
         stood_for = {config: first for config, first in self._same_program.items() if first in self.ratios}
         self.ratios.update((config, self.ratios[first]) for config, first in stood_for.items())
         tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
-        winner = tied[0]
+        winner = next(config for config in tied if self.ratios[config] <= 1 + finals.CLOSE)
         median_us = table[winner.digest].median_us
 
         def paired_us(name: str) -> float | None:

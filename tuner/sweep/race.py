@@ -52,7 +52,7 @@ class Pace(NamedTuple):
 
 
 FULL = Pace(
-    trials=Share(14, LEAST_TRIALS, 320), first=Share(80, 12, 24), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
+    trials=Share(14, LEAST_TRIALS, 320), first=Share(120, 8, 16), wave=Share(200, 4, 16), patience=Share(110, 16, 44)
 )
 """The pace where nothing like the problem was measured."""
 WARM_STARTED = Pace(Share(1, 16, 16), Share(1, 8, 8), Share(1, 4, 4), Share(1, 4, 4))

@@ -63,7 +63,7 @@ class GraphTimer:
     Attributes:
         search_rounds: the most replays of a config in the search.
         final_rounds: paired rounds that every finalist plays.
-        max_final_rounds: the most rounds, played by those that may still be ties.
+        max_final_rounds: the most rounds, played by those that may still win.
     """
 
     search_rounds = 3
