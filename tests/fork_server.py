@@ -16,6 +16,7 @@ from typing import Any
 
 import torch  # noqa: F401
 import triton  # noqa: F401
+from triton.experimental.gluon.nvidia import hopper  # noqa: F401
 from triton.runtime import cache
 
 ANSWERS = os.dup(1)
