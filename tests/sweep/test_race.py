@@ -9,7 +9,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, State
-from tuner.sweep.race import FULL, RACE, RESERVE, Race
+from tuner.sweep.race import _KNOWN, _OF_EACH_KERNEL, FULL, RACE, RESERVE, Race
 from tuner.sweep.search_task import SearchTask, portfolio_of
 from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
@@ -140,7 +140,7 @@ def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_tak
     known = complete(field.configs[:90], hill)
     wave = Race(field).propose(known)
     assert min(known, key=hill) in wave
-    assert len([config for config in wave if config in known]) < 2 * FULL.first.of(100)
+    assert len([config for config in wave if config in known]) <= _KNOWN + _OF_EACH_KERNEL
 
 
 def test_failed_configs_teach_nothing_and_do_not_end_it():
