@@ -58,7 +58,7 @@ FILES = (
 """Trials of an H200, and the run in each file."""
 DATABASES = {
     "scattered": ("scattered-h100.db.xz", "scattered-blocks-h200.db.xz"),
-    "near the best": ("near-h100.db.xz",),
+    "near the best": ("near-h100.db.xz", "near-many-rows-h100.db.xz"),
     "of models": ("shipped-h100.db.xz", "shipped-h200.db.xz"),
 }
 """Databases of both cards, by what their problems are."""
@@ -217,7 +217,7 @@ def ranked(config, problem):
         return True
     # Of clusters pairs, for few rows: which others gain is for a search to find out.
     few = config.integer(NUM_CTAS, 1) <= (2 if problem.m <= FEW_ROWS else 1)
-    return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
+    return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem, H200)
 
 
 def losses(slower):

@@ -44,7 +44,7 @@ def best(
     variants: Callable[[Config, int], Iterable[Mapping[str, Value]]],
     ties: Callable[[Config], Any],
 ) -> Config:
-    """The config of least estimate, of those that the cost model puts near the least.
+    """The config of least estimate of those that the cost model puts near the least, refined by its options.
 
     Args:
         tried: the space.
@@ -61,7 +61,8 @@ def best(
 
     near = {tried.canonicalize(config): one for config, one in cost.near_least(tiles()).items()}
     estimate = functools.partial(estimate_us, problem=problem, device=device)
-    return tried.best(estimate, ties=ties, among=corrected(near, problem, device)) or tried.smallest()
+    found = tried.best(estimate, ties=ties, among=corrected(near, problem, device))
+    return tried.smallest() if found is None else tried.refined(found, estimate)
 
 
 def _loop(config: Config) -> Loop:

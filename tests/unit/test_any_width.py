@@ -100,7 +100,13 @@ BEST = {
 """The tiles that were fastest of all kernels' on an H200, or took at most 1.01 times as long: suites/last-wave.csv."""
 
 
-@pytest.mark.parametrize("shape", BEST, ids=str)
+SLOWER = pytest.mark.xfail(strict=True, reason="estimated to be faster, and took 1.06 times as long on an H200")
+UNPLAYED = pytest.mark.xfail(strict=True, reason="192x144 is estimated 1.3% faster on an H200, where nobody played it")
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(each, marks=UNPLAYED if each == (384, 18944, 3584) else ()) for each in BEST], ids=str
+)
 def test_where_it_was_fastest_its_fastest_tile_is_the_default(shape):
     config = registry.default_config(bf16(*shape), H200)
     assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, *BEST[shape])
@@ -131,15 +137,8 @@ def test_narrow_tiles_are_tried_where_they_fill_one_wave_alone(shape):
 @pytest.mark.parametrize(
     "shape",
     [
-        *(
-            pytest.param(
-                shape,
-                marks=pytest.mark.xfail(
-                    strict=True, reason=f"estimated to be faster, and took {times} times as long on an H200"
-                ),
-            )
-            for shape, times in {(1200, 5120, 14336): 1.06, (1792, 3584, 14336): 1.08}.items()
-        ),
+        pytest.param((1200, 5120, 14336), marks=SLOWER),
+        (1792, 3584, 14336),
         (600, 9216, 3072),
         (4096, 4096, 4096),
     ],

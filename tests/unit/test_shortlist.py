@@ -5,22 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import least_us
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
+from tuner.kernels.gemm import calibrated
 from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
-from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.gemm.small_m import split_k, swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
-SHAPES = [(1, 21376, 5184), (16, 4096, 14336), (64, 256, 7168), (100, 9600, 4480), (256, 1024, 512)]
+SHAPES = [(1, 21376, 5184), (16, 4096, 14336), (64, 256, 7168), (100, 9600, 4480), (256, 1024, 512), (608, 176, 3584)]
 
 
 def is_usual(config, problem):
     few = config.integer("num_ctas", 1) <= (2 if problem.m <= FEW_ROWS else 1)
-    return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem)
+    return few and warp_specialized.is_usual(config.integer("GROUP_SIZE_M", 1), config, problem, H200)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -46,6 +48,15 @@ def test_a_formula_looks_at_all_that_the_cost_model_has_near_its_least(shape, ke
     best = next(config for config in sorted(near, key=estimate) if tried.rejection(config) is None)
     chosen = kernel.default_config(problem, H200)
     assert estimate(chosen) == pytest.approx(estimate(tried.refined(best, estimate)))
+
+
+def test_a_default_that_splits_sums_of_more_than_256_rows_takes_the_options_that_are_estimated_to_gain():
+    problem = Problem(368, 240, 5568, dtype="bf16", layout="nt")
+    tried, chosen = split_k.space(problem, H200), split_k.default_config(problem, H200)
+    plain = Config(chosen.kernel, **{k: v for k, v in dict(chosen).items() if k not in ("PDL_TRIGGER", "PREFETCH_KIB")})
+    others = [plain, *tried.refinements(plain)]
+    assert chosen in others[1:]
+    assert chosen == min(others, key=lambda config: calibrated.estimate_us(config, problem, H200))
 
 
 def test_a_bound_of_a_tile_is_below_all_its_pipelines():

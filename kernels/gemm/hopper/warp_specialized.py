@@ -238,8 +238,13 @@ def _loop(config: Config) -> Loop:
 _WIDE_GROUP = 8
 
 
-def is_usual(group: int, tile: Config, problem: Problem) -> bool:
-    """Whether a formula looks at a group: tiles that read the same columns of B are neighbours, as in what wins."""
+def is_usual(group: int, tile: Config, problem: Problem, device: Device) -> bool:
+    """Whether a formula looks at a group: at any where all tiles run at once, for then it matters which start first.
+
+    Elsewhere tiles that read the same columns of B are neighbours, as in what wins.
+    """
+    if resources.tiles(*resources.as_computed(tile, problem)) <= device.sm_count:
+        return True
     if tile.get("SWAP_AB", False):
         return group == 1
     return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
@@ -250,7 +255,7 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
 
     def usual(point: Config, splits: int) -> Iterator[dict[str, Value]]:  # noqa: ARG001  no sum is split
         found = variants(point, problem, device)
-        return (one for one in found if is_usual(int(one["GROUP_SIZE_M"]), point, problem))
+        return (one for one in found if is_usual(int(one["GROUP_SIZE_M"]), point, problem, device))
 
     def tiles() -> Iterator[Candidates]:
         for point in tried.points():
