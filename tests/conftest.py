@@ -16,7 +16,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
@@ -86,13 +85,14 @@ def _part(text: str) -> tuple[int, int]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with long tests come first and those of tests/unit last: no process is left alone with much to do.
 
-    A file's long tests are in one part, by its name: what it sets up is set up once. Those of `SINGLE` files are in a
-    part each, by their own.
+    A file's long tests are in one part: what it sets up is set up once. Those of `SINGLE` files are in a part each. The
+    parts take turns by name, so that none has many more than another.
     """
     long = [item for item in items if item.get_closest_marker("long")]
     if part := config.getoption("long_part"):
         index, count = part
-        left_out = {item for item in long if zlib.crc32(_together(item.nodeid).encode()) % count != index - 1}
+        turns = {name: turn % count for turn, name in enumerate(sorted({_together(item.nodeid) for item in long}))}
+        left_out = {item for item in long if turns[_together(item.nodeid)] != index - 1}
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
         long = [item for item in long if item not in left_out]
