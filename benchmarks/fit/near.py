@@ -8,7 +8,10 @@ whose estimate is not much longer than the least: which of near ties is faster i
 configs of whole spaces say little of that. The first 220 problems of data/near-h100.db.xz were tried before this script
 was one: without the first of each kernel, and up to 1.2 times the least estimate. data/near-many-rows-h100.db.xz has
 150 problems of 257 to 1,100 rows, 90 of 1,100 to 4,096, 80 of 257 to 4,096, 150 of those with 64 to 1,536 columns, and
-40 of 129 to 256 rows (`scattered.py` with the seeds 72, 73, 71, 75 and 74).
+40 of 129 to 256 rows (`scattered.py` with the seeds 72, 73, 71, 75 and 74). data/near-h200.db.xz has 300 problems of
+the seeds 81 to 87, but for three whose weights a suite has: 90 of 257 to 4,096 rows and 64 to 1,536 columns, 50 of 257
+to 1,100 rows, 40 of 1,100 to 4,096, of 129 to 256 and of 16 to 128, 15 of 1 to 15, and 25 of 1 to 256 with such
+columns.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def checked_call(
     Of `serves_rows` see `RowsCall`, of all else `rms_norm`.
     """
     x, scale = check_rows(given), check_input("weight", weight)
+    rows.check_columns(x, "torch.nn.functional.rms_norm")
     _check_weight(x, scale)
     eps, offset = _check_eps(eps), _check_offset(offset)
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x, scale)
@@ -137,7 +138,7 @@ def _check_offset(given: object) -> float:
 
 def _problem(matrix: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> Problem:
     return Problem(
-        *rows.sizes(matrix, "torch.nn.functional.rms_norm"),
+        *rows.sizes(matrix),
         1,
         dtype=dtype.name_of(matrix.dtype),
         # Columns that lie apart are written element by element, even if their address is aligned.

@@ -58,9 +58,12 @@ class RowsCall:
         return result
 
 
-def sizes(matrix: torch.Tensor, remedy: str) -> tuple[int, int]:
+def check_columns(x: torch.Tensor, remedy: str) -> None:
+    """Refuse rows of more elements than a problem may have; call it before anything is copied."""
+    if x.shape[-1] > MAX_SIZE:
+        raise InputError(f"x has rows of {x.shape[-1]} elements: expected at most {MAX_SIZE}; use {remedy}")
+
+
+def sizes(matrix: torch.Tensor) -> tuple[int, int]:
     """M and N of a matrix; an M beyond 32 bits takes the config of the largest that a problem may have."""
-    rows, columns = matrix.shape
-    if columns > MAX_SIZE:
-        raise InputError(f"x has rows of {columns} elements: expected at most {MAX_SIZE}; use {remedy}")
-    return min(rows, MAX_SIZE), columns
+    return min(len(matrix), MAX_SIZE), matrix.shape[1]

@@ -57,6 +57,7 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
 def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Run a call whose arguments must be checked, and store its plan."""
     x = check_rows(given)
+    rows.check_columns(x, "torch.softmax(x, -1)")
     result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else check_out(out, x)
     check_gradients(x, out)
     if x.numel() == 0:
@@ -68,7 +69,7 @@ def _checked_call(given: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor
 
 def _problem(matrix: torch.Tensor, out: torch.Tensor) -> Problem:
     return Problem(
-        *rows.sizes(matrix, "torch.softmax(x, -1)"),
+        *rows.sizes(matrix),
         1,
         dtype=dtype.name_of(matrix.dtype),
         layout="tn" if placement(matrix).transposed else "nn",
