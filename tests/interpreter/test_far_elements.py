@@ -101,3 +101,9 @@ def test_a_size_beyond_32_bits_is_one_error_that_says_how_to_split_the_call():
             call()
         assert words in str(raised.value)
         assert "\n" not in str(raised.value)
+
+
+def test_no_rows_of_a_size_beyond_32_bits_are_no_rows():
+    rows = torch.ones(1, 1, dtype=torch.float16).expand(0, 2**31)
+    weight = torch.ones(1, dtype=torch.float16).expand(2**31)
+    assert softmax(rows).shape == rms_norm(rows, weight, 1e-6).shape == rows.shape

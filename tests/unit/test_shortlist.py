@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import KNOWN, MODELS
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import model as cost
@@ -17,6 +17,7 @@ from tuner.kernels.gemm.small_m import split_k, swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
+(H100,) = (model for model in MODELS if model.name == "NVIDIA H100 80GB HBM3")
 SHAPES = [(1, 21376, 5184), (16, 4096, 14336), (64, 256, 7168), (100, 9600, 4480), (256, 1024, 512), (608, 176, 3584)]
 
 
@@ -50,13 +51,14 @@ def test_a_formula_looks_at_all_that_the_cost_model_has_near_its_least(shape, ke
     assert estimate(chosen) == pytest.approx(estimate(tried.refined(best, estimate)))
 
 
-def test_a_default_that_splits_sums_of_more_than_256_rows_takes_the_options_that_are_estimated_to_gain():
-    problem = Problem(320, 576, 7168, dtype="bf16", layout="nt")
-    tried, chosen = split_k.space(problem, H200), split_k.default_config(problem, H200)
+@pytest.mark.parametrize(("shape", "device"), [((368, 240, 5568), H100), ((320, 576, 7168), H200)])
+def test_a_default_that_splits_sums_of_more_than_256_rows_takes_the_options_that_are_estimated_to_gain(shape, device):
+    problem = Problem(*shape, dtype="bf16", layout="nt")
+    tried, chosen = split_k.space(problem, device), split_k.default_config(problem, device)
     plain = Config(chosen.kernel, **{k: v for k, v in dict(chosen).items() if k not in ("PDL_TRIGGER", "PREFETCH_KIB")})
     others = [plain, *tried.refinements(plain)]
     assert chosen in others[1:]
-    assert chosen == min(others, key=lambda config: calibrated.estimate_us(config, problem, H200))
+    assert chosen == min(others, key=lambda config: calibrated.estimate_us(config, problem, device))
 
 
 def test_a_bound_of_a_tile_is_below_all_its_pipelines():
