@@ -65,7 +65,7 @@ class Watch:
             return "start"
         workers = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
         for supervisor in workers:
-            if supervisor.slot.has_turn:
+            if supervisor.busy:
                 return AT_WORK.get(supervisor.phase.name, "loop")
         jobs = [(supervisor.phase, supervisor.job) for supervisor in workers if supervisor.job is not None]
         if not jobs:

@@ -30,6 +30,7 @@ class Placed(HostTimer):
     search_rounds, final_rounds, max_final_rounds = 3, 30, 150
 
     def __init__(self, launched, us, final_sets):
+        super().__init__()
         self._launched, self._us, self._final_sets = launched, us, final_sets
 
     def buffer_sets(self, nbytes):
@@ -38,7 +39,7 @@ class Placed(HostTimer):
     def final_sets(self, nbytes):
         return self._final_sets
 
-    def capture(self, call, sets):
+    def prepare(self, call, sets):
         self._launched.clear()
         for index in range(sets):
             call(index)
@@ -106,15 +107,15 @@ def test_where_memory_is_short_the_finals_are_played_on_the_searchs_operands(dec
 
 
 def test_a_librarys_call_that_cannot_be_captured_leaves_the_finals_without_its_figure(decide, monkeypatch):
-    capture = Placed.capture
+    prepare = Placed.prepare
 
     def refuse(self, call, sets):
-        figure = capture(self, call, sets)
+        figure = prepare(self, call, sets)
         if self._launched[0][0] is None:
             raise RuntimeError("operation not permitted when stream is capturing")
         return figure
 
-    monkeypatch.setattr(Placed, "capture", refuse)
+    monkeypatch.setattr(Placed, "prepare", refuse)
     verdict = decide(final_sets=8)
     assert (verdict.config["index"], verdict.vendor_us) == (0, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from itertools import pairwise
+from itertools import combinations
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -28,8 +28,13 @@ class Use(NamedTuple):
     problem: str
     what: str
     pid: str
+    how: str
     begun: float
     ended: float
+
+
+def overlap(one, other):
+    return one.begun < other.ended and other.begun < one.ended
 
 
 class Shared:
@@ -48,18 +53,24 @@ class Shared:
 
     @property
     def uses(self):
-        """Every use of the device, in the order they began; no two workers used it at once."""
+        """Every use of the device, in the order they began; nobody else used it while one was alone there."""
         lines = [line.split() for line in (self.folder / "log").read_text().splitlines()]
         uses = [Use(*words, float(begun), float(ended)) for *words, begun, ended in lines]
         uses.sort(key=lambda use: use.begun)
-        assert all(one.ended <= other.begun for one, other in pairwise(uses) if one.pid != other.pid)
+        for one, other in combinations(uses, 2):
+            assert one.pid == other.pid or not overlap(one, other) or one.how == other.how == "shared"
         return uses
 
-    def during(self, name, *what):
+    def during(self, name, *what, how=("alone", "shared")):
         """The problems at work between the first and the last such use by a problem."""
         uses = self.uses
-        theirs = [number for number, use in enumerate(uses) if use.problem == name and use.what in what]
-        return {use.problem for use in uses[theirs[0] : theirs[-1] + 1]}
+        theirs = [use for use in uses if use.problem == name and use.what in what and use.how in how]
+        begun, ended = theirs[0].begun, theirs[-1].ended
+        return {use.problem for use in uses if use.begun < ended and begun < use.ended}
+
+    def during_rounds(self, name):
+        """The problems at work while a problem's finals are played."""
+        return self.during(name, "vendor", how="alone")
 
     def pids(self, name):
         return {use.pid for use in self.uses if use.problem == name}
@@ -83,7 +94,7 @@ def shared(faulty, tmp_path, monkeypatch, workers):
         yield Shared(faulty, store, folder)
 
 
-def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_disturbs_the_others_finals(
+def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_disturbs_the_others_figures(
     shared, monkeypatch
 ):
     asked, request, hasten = defaultdict(dict), CompilePool.request, CompilePool.hasten
@@ -112,28 +123,25 @@ def test_one_problem_measures_while_the_other_waits_for_a_binary_and_none_distur
     assert shared.during("a", "launch") == {"a", "b", "c"}
     assert len(shared.pids("a") | shared.pids("b")) == 2
     assert shared.pids("c") == shared.pids("b")
-    launches = [use.problem for use in shared.uses if use.what == "launch"]
-    before_a_ended = launches[: len(launches) - launches[::-1].index("a")]
-    assert 0 < before_a_ended.count("c") < 8, "the older problem has the next turn, though c has more to measure"
     for name in "abc":
-        assert shared.during(name, "finals", "vendor") == {name}
-    assert ended["a"].phases_s.keys() == {"set up", "search", "compile", "turn", "finals"}
+        assert shared.during_rounds(name) == {name}
+    assert ended["a"].phases_s.keys() == {"set up", "search", "compile", "finals"}
     assert list(asked["b", "slow"]) == [Urgency.NEXT, Urgency.BESIDE]
     assert list(asked["c", "late"]) == [Urgency.NEXT, Urgency.BESIDE, Urgency.NOW], "it is the first once a has ended"
 
 
-def test_another_problem_gets_its_turn_before_what_has_ended_is_stored(shared, monkeypatch):
-    turns, conclude = [], loop.Loop._conclude
+def test_another_problem_is_at_work_while_what_has_ended_is_stored(shared, monkeypatch):
+    busy, conclude = [], loop.Loop._conclude
 
     def note(self, supervisor, *, interrupted):
-        turns.append([other.has_turn for other in supervisor.slot.others])
+        busy.append([other.busy for other in self._supervisors if other is not supervisor])
         conclude(self, supervisor, interrupted=interrupted)
 
     monkeypatch.setattr(loop.Loop, "_conclude", note)
     shared.sweep(
         shared.problem("a", "good,late", until="b launch", configs=1), shared.problem("b", configs=4, sleep_ms=100)
     )
-    assert turns == [[True], [False]]
+    assert busy == [[True], [False]]
 
 
 @pytest.mark.parametrize("workers", [3])
@@ -148,7 +156,20 @@ def test_a_third_problem_measures_while_two_wait(shared):
     assert len(shared.pids("a") | shared.pids("b") | shared.pids("c")) == 3
     assert shared.during("a", "launch") >= {"a", "b", "c"}
     for name in "abcd":
-        assert shared.during(name, "finals", "vendor") == {name}
+        assert shared.during_rounds(name) == {name}
+
+
+def test_one_problem_is_prepared_while_another_one_is(shared):
+    shared.sweep(*(shared.problem(name, configs=8, sleep_ms=50) for name in "ab"))
+    shared_uses = [use for use in shared.uses if use.how == "shared"]
+    assert any(one.pid != other.pid and overlap(one, other) for one, other in combinations(shared_uses, 2))
+
+
+def test_who_waits_for_a_hung_worker_is_not_taken_for_hung_itself(shared, monkeypatch):
+    monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 2.5)
+    ended = shared.sweep(shared.problem("a", "good,hang", configs=1), shared.problem("b", configs=4, sleep_ms=200))
+    assert ended["a"].states == {State.COMPLETE: 1, State.TIMEOUT: 1}
+    assert ended["b"].states == {State.COMPLETE: 4}
 
 
 @pytest.mark.parametrize("workers", [3])

@@ -49,7 +49,7 @@ def test_while_the_workers_start_nothing_imports_torch_beside_them():
 class Somebody:
     """As much of a lane as SweepProcesses asks for."""
 
-    def __init__(self, gpu):
+    def __init__(self, gpu, *, gate=None):
         self.worker, self.gpu = self, gpu
         self.device = INTERPRETER if gpu is None else KNOWN["sm_90"]
         self.environment = self.gpu_uuid = None

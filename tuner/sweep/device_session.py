@@ -19,6 +19,7 @@ from tuner.errors import DeviceError, TunerError
 from tuner.hardware.device import INTERPRETER, Device, Environment
 from tuner.kernel import registry
 from tuner.launch import compat
+from tuner.sweep.gpu_gate import Gate, OpenGate
 from tuner.sweep.messages import Hello, Imported, Importing, Refused
 from tuner.sweep.nvml import Clocks, driver_version, open_clocks
 from tuner.sweep.process import die_with_parent, redirect_output
@@ -46,9 +47,16 @@ class RequestHandler(Protocol):
 
 
 def serve_requests(
-    connection: Connection, gpu: int | None, log: str, make_handler: Callable[[DeviceSession], RequestHandler]
+    connection: Connection,
+    gpu: int | None,
+    log: str,
+    make_handler: Callable[[DeviceSession], RequestHandler],
+    gate: Gate | None = None,
 ) -> None:
-    """Run in the child: answer requests until the pipe closes. Everything printed meanwhile goes into the log."""
+    """Run in the child: answer requests until the pipe closes. Everything printed meanwhile goes into the log.
+
+    Where other workers use the GPU too, `gate` is what this one passes before.
+    """
     die_with_parent()
     redirect_output(Path(log))
     # Ctrl-C and a batch system's SIGTERM reach the whole process group. The parent handles them and ends the child.
@@ -65,9 +73,10 @@ def serve_requests(
                 importlib.import_module("torch")
                 connection.send(Imported())
             kernels = connection.recv()
-            session = open_session(gpu, stack)
-            connection.send(Importing(kernels))
-            registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
+            with (gate or OpenGate()).shared():
+                session = open_session(gpu, stack, gate)
+                connection.send(Importing(kernels))
+                registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
         except TunerError as e:
             connection.send(Refused(str(e)))
             return
@@ -80,10 +89,10 @@ def serve_requests(
             pass
 
 
-def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
+def open_session(gpu: int | None, stack: contextlib.ExitStack, gate: Gate | None = None) -> DeviceSession:
     """Open a GPU by its CUDA index, or the interpreter, until the stack closes; its stream becomes the current one."""
     if gpu is None:
-        return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(), Clocks())
+        return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(gate), Clocks())
     Thread(target=_open_context, args=(gpu,), daemon=True).start()
     # Started before torch, whose import takes ten times as long, so that Triton's first launch need not wait for it.
     Thread(target=compat.triton_key, daemon=True).start()
@@ -102,7 +111,7 @@ def open_session(gpu: int | None, stack: contextlib.ExitStack) -> DeviceSession:
     uuid = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)
     gpu_uuid = f"GPU-{uuid}" if uuid else None
     clocks = stack.enter_context(open_clocks(None if torch.version.hip else gpu_uuid))
-    timer = GraphTimer(device.l2_bytes)
+    timer = GraphTimer(device.l2_bytes, gate)
     return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, clocks, gpu_uuid)
 
 

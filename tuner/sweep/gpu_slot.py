@@ -1,7 +1,6 @@
-"""A worker's slot on a GPU that several share: whose turn it is, and whose problem has the memory.
+"""A worker's slot on a GPU that several share: whose problem is the oldest, and whose has the memory.
 
-The workers take turns. A turn is one request and its replies. A worker uses the GPU in its turn alone, also when it
-opens the GPU.
+Who uses the GPU at what moment the workers decide among themselves, see `tuner.sweep.gpu_gate`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ class GpuSlot:
 
     Attributes:
         others: the other slots of the same GPU.
-        has_turn: whether its worker is using the GPU: a request is under way.
         is_alone: whether its problem needs the GPU's memory for itself.
         is_set: whether its problem is set up.
         holds_memory: whether its worker has operands of a problem, this one or the one before.
@@ -27,7 +25,7 @@ class GpuSlot:
     def __init__(self) -> None:
         """Begin as the GPU's only slot, without a problem."""
         self.others: tuple[GpuSlot, ...] = ()
-        self.has_turn = self.is_alone = self.is_set = self.holds_memory = False
+        self.is_alone = self.is_set = self.holds_memory = False
         self._since, self._order = math.inf, 0
 
     def share(self) -> GpuSlot:
@@ -65,7 +63,7 @@ class GpuSlot:
 
     def vacate(self) -> None:
         """Note that the worker was replaced; the new one holds nothing."""
-        self.has_turn = self.is_set = self.holds_memory = False
+        self.is_set = self.holds_memory = False
 
     @property
     def age(self) -> tuple[float, int, int]:
@@ -87,9 +85,7 @@ class GpuSlot:
         """Whether another worker of the GPU holds operands too."""
         return any(other.holds_memory for other in self.others)
 
-    def may_take_turn(self, *, takes_memory: bool = False) -> bool:
-        """Return whether the worker may use the GPU now; with `takes_memory` it would allocate operands."""
-        return not any(
-            other.has_turn or (takes_memory and other.holds_memory and (self.is_alone or other.is_alone))
-            for other in self.others
-        )
+    @property
+    def may_allocate(self) -> bool:
+        """Whether the worker may allocate operands now: no problem that needs the memory for itself is in the way."""
+        return not any(other.holds_memory and (self.is_alone or other.is_alone) for other in self.others)

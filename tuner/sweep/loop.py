@@ -100,7 +100,7 @@ class Loop:
                 late = self._late()
                 if late or stop.is_set():
                     self._leave_untried()
-                # Of a GPU's problems, the oldest has the first turn. All else waits until turns are given.
+                # What the workers wait for comes before all else, the oldest problem of a GPU first.
                 for supervisor in sorted(self._supervisors, key=lambda each: each.slot.age):
                     if self._may_begin(supervisor) and (job := self._next_job()) is not None:
                         self._observer.problem_started(job, supervisor.gpu)

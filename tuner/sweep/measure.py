@@ -36,7 +36,7 @@ class ContextLostError(Exception):
 
 @dataclass(slots=True)
 class _Candidate:
-    """A config whose result was right, captured and ready to be replayed."""
+    """A config whose result was right, and the capture to replay."""
 
     config: Config
     capture: Any
@@ -87,15 +87,22 @@ class Measurement:
                 that factor of the fastest so far.
         """
         candidates: list[_Candidate] = []
-        for config in configs:
-            heartbeat(config)
-            candidate = self._prepare(config)
-            if isinstance(candidate, Outcome):
-                yield config, candidate
-            else:
-                candidates.append(candidate)
-        heartbeat(None)
-        sample = self._rotate(candidates, drop)
+        with self._timer.gate.shared():
+            for config in configs:
+                heartbeat(config)
+                candidate = self._prepare(config)
+                if isinstance(candidate, Outcome):
+                    yield config, candidate
+                else:
+                    candidates.append(candidate)
+        with self._timer.gate.alone():
+            for candidate in candidates:
+                heartbeat(candidate.config)
+                candidate.capture = self._timer.warm_up(candidate.capture)
+            heartbeat(None)
+            sample = self._rotate(candidates, drop)
+            for candidate in candidates:
+                candidate.capture = None  # frees the graph while nobody else is timing
         for candidate in candidates:
             yield candidate.config, _complete(candidate, sample)
 
@@ -121,9 +128,35 @@ class Measurement:
         Returns:
             Times by config digest ("vendor" for the library), and the reasons why finalists were rejected.
         """
+        with self._timer.gate.shared():
+            captures, rejected = self._prepare_finals(finalists, _FINAL_SEED + seed, heartbeat)
+
+        def replay(names: Sequence[str]) -> list[float]:
+            heartbeat(None)
+            return self._timer.replay([captures[name] for name in names])
+
+        with self._timer.gate.alone():
+            heartbeat(None)
+            captures |= {name: self._timer.warm_up(capture) for name, capture in captures.items()}
+            times = finals.play(
+                list(captures),
+                replay,
+                seed=seed,
+                beside=(VENDOR,),
+                flagged=lambda: self._clocks.read().flagged,
+                rounds=min(rounds or self._timer.final_rounds, self._timer.final_rounds),
+                max_rounds=self._timer.max_final_rounds,
+            )
+            captures.clear()  # frees the graphs while nobody else is timing
+        return times, rejected
+
+    def _prepare_finals(
+        self, finalists: Sequence[Config], seed: int, heartbeat: Callable[[Config | None], None]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Check the finalists on fresh inputs; return what to replay by name, and why others are rejected."""
         # The search is over, so its reference can make room for the next.
         self._expected = None
-        fresh = self._spec.make_inputs(self._problem, self._torch_device, _FINAL_SEED + seed)
+        fresh = self._spec.make_inputs(self._problem, self._torch_device, seed)
         expected = self._expect(fresh)
         self._move()
         captures: dict[str, Any] = {}
@@ -138,21 +171,7 @@ class Measurement:
         heartbeat(None)
         if (capture := self._capture_vendor()) is not None:
             captures[VENDOR] = capture
-
-        def replay(names: Sequence[str]) -> list[float]:
-            heartbeat(None)
-            return self._timer.replay([captures[name] for name in names])
-
-        times = finals.play(
-            list(captures),
-            replay,
-            seed=seed,
-            beside=(VENDOR,),
-            flagged=lambda: self._clocks.read().flagged,
-            rounds=min(rounds or self._timer.final_rounds, self._timer.final_rounds),
-            max_rounds=self._timer.max_final_rounds,
-        )
-        return times, rejected
+        return captures, rejected
 
     def _move(self) -> None:
         if count := self._timer.final_sets(self._sets[0].nbytes):
@@ -208,7 +227,7 @@ class Measurement:
         return sample if sample.throttle is None else replace(sample, throttle=throttle)
 
     def _capture(self, call: Callable[[int], None]) -> Any:
-        return self._timer.capture(call, len(self._sets))
+        return self._timer.prepare(call, len(self._sets))
 
     def _capture_vendor(self) -> Any | None:
         results: dict[int, Any] = {}

@@ -88,6 +88,11 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """From the worker: others use the GPU, for which it waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """From the worker: the problem's inputs and reference are ready; how much of the GPU's memory they took."""
 
@@ -153,6 +158,7 @@ Reply = (
     | Importing
     | Hello
     | Heartbeat
+    | Waiting
     | Ready
     | ProblemCleared
     | Refused

@@ -30,7 +30,7 @@ class ProblemReport:
         best_us: the median of the fastest trial, None without one. It has not been through the finals.
         seconds: wall time since a worker took the problem on.
         phases_s: that time by phase: "set up" (inputs, reference), "search", "compile" (it waits for a binary),
-            "turn" (it waits for another problem of its GPU), "finals".
+            "memory" (it waits for other problems of its GPU to free that), "finals".
         draft_s: seconds to list and rank the configs, which happens before.
 
     What is counted and timed is 0 or empty where the problem was tuned already.

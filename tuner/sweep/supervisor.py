@@ -77,7 +77,7 @@ class WorkerSupervisor:
 
     def share(self) -> WorkerSupervisor:
         """Start another worker for this one's GPU, and return its supervisor."""
-        another = WorkerSupervisor(Worker(self.gpu, opens=False))
+        another = WorkerSupervisor(Worker(self.gpu, opens=False, gate=self.worker.gate))
         another.gpu_uuid, another.pool, another.phase = self.gpu_uuid, self.pool, Phase.STARTING
         another.busy, another._hello_received, another.slot = True, False, self.slot.share()
         return another
@@ -122,11 +122,11 @@ class WorkerSupervisor:
         if stopping:
             self.phase = Phase.DONE if self.job else self.phase
         elif not self._hello_received:
-            if self._may_take_turn("set up", takes_memory=True):
+            if self._may_allocate():
                 self._open()
         elif self.slot.others and self.slot.holds_memory and not self.slot.is_set:
-            if self._may_take_turn("set up"):
-                self._ask(messages.ClearProblem())
+            self._enter("set up")
+            self._ask(messages.ClearProblem())
         elif self.job is not None:
             self._go_on(self.job, late=late)
 
@@ -134,23 +134,25 @@ class WorkerSupervisor:
         if late and not job.outcomes:
             self._end(SPENT)
         elif not self.slot.is_set:
-            if self._may_take_turn("set up", takes_memory=True):
+            if self._may_allocate():
                 self.slot.holds_memory = True
                 self._ask(messages.SetProblem(job.problem))
         elif self.phase is Phase.SEARCHING:
             self._search(job, late=late)
         elif finalists := job.finalists():
-            if self._may_take_turn("finals"):
-                self._ask(messages.PlayFinals(tuple(finalists), len(job.rejected), job.strategy.rounds))
+            self._enter("finals")
+            self._ask(messages.PlayFinals(tuple(finalists), len(job.rejected), job.strategy.rounds))
         else:
             self._end(SPENT if late else f"no config worked{job.failure_summary}")
 
-    def _may_take_turn(self, phase: str, *, takes_memory: bool = False) -> bool:
-        """Return whether the worker may use the GPU now; the stopwatch enters `phase` then, else "turn"."""
-        may_take_turn = self.slot.may_take_turn(takes_memory=takes_memory)
+    def _may_allocate(self) -> bool:
+        """Return whether the worker may allocate operands now."""
+        self._enter("set up" if self.slot.may_allocate else "memory")
+        return self.slot.may_allocate
+
+    def _enter(self, phase: str) -> None:
         if self.job is not None:
-            self.job.stopwatch.enter(phase if may_take_turn else "turn")
-        return may_take_turn
+            self.job.stopwatch.enter(phase)
 
     def receive(self, *, stopping: bool = False) -> None:
         """Take one reply; call it when the worker's connection is readable."""
@@ -181,9 +183,8 @@ class WorkerSupervisor:
         batch, decided = job.take(1 if self._one_at_a_time else BATCH, self.pool, urgency)
         for config, outcome in decided:
             self._finish(config, outcome)
-        if batch and not self._may_take_turn("search"):
-            job.put_back(batch)
-        elif batch:
+        if batch:
+            self._enter("search")
             self._in_flight = batch
             self._ask(messages.Measure(tuple(batch), job.strategy.drop))
         elif job.searching:
@@ -193,14 +194,14 @@ class WorkerSupervisor:
             self.phase = Phase.FINALS
 
     def _open(self) -> None:
-        self.busy = self.slot.has_turn = True
+        self.busy = True
         try:
             self.worker.open()
         except WorkerDiedError as e:
             self._handle_death(e)
 
     def _ask(self, request: messages.Request) -> None:
-        self.busy = self.slot.has_turn = True
+        self.busy = True
         self._request_begun, self._asked = False, time.monotonic()
         try:
             self.worker.send(request, slowest_s=self._slowest_s if isinstance(request, messages.Measure) else None)
@@ -211,7 +212,7 @@ class WorkerSupervisor:
         match reply:
             case messages.Heartbeat():
                 self._request_begun = True
-            case messages.Importing():
+            case messages.Importing() | messages.Waiting():
                 pass
             case messages.Result():
                 self._take_result(reply)
@@ -225,8 +226,8 @@ class WorkerSupervisor:
         self._settle(result.config, result.outcome)
 
     def _take_last(self, reply: messages.Reply) -> None:
-        """Take the reply that ends a request, and with it the worker's turn."""
-        self.busy = self.slot.has_turn = False
+        """Take the reply that ends a request."""
+        self.busy = False
         match reply:
             case messages.Hello():
                 self._hello_received = True
@@ -317,7 +318,7 @@ class WorkerSupervisor:
             self._stay_absent(str(death))
             return
         if stopping:
-            self.busy = self.slot.has_turn = False
+            self.busy = False
             self.phase = Phase.DONE if self.job else Phase.FREE
             return
         if self.job is not None:
@@ -358,5 +359,5 @@ class WorkerSupervisor:
         self._in_flight = []
         self._hello_received = False
         self.slot.vacate()
-        self.worker = Worker(self.gpu, opens=not self.slot.others)
+        self.worker = Worker(self.gpu, opens=not self.slot.others, gate=self.worker.gate)
         self.busy = True

@@ -6,12 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import SweepError
 from tuner.hardware.device import KNOWN, Device, Environment
 from tuner.sweep import gpu_lock
 from tuner.sweep.nvml import first_arch
+from tuner.sweep.process import scratch_folder
 from tuner.sweep.worker import Worker
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 
 WORKERS_OF_A_GPU = 3
-"""How many problems a GPU has at once, if anything is compiled: while some wait for binaries, another is measured."""
+"""How many problems a GPU has at once, if anything is compiled: while one is timed, others are prepared or wait for
+binaries."""
 
 
 class SweepProcesses(contextlib.AbstractContextManager["SweepProcesses"]):
@@ -41,17 +44,18 @@ class SweepProcesses(contextlib.AbstractContextManager["SweepProcesses"]):
         """
         self.begun = time.monotonic()
         self._compilers = compilers
-        self._stack, self._locks = contextlib.ExitStack(), contextlib.ExitStack()
+        self._locks = contextlib.ExitStack()
         with contextlib.ExitStack() as starting:
             workers = []
-            for gpu in gpus:
-                workers.append(Worker(gpu))
+            gates = Path(starting.enter_context(scratch_folder()))
+            for number, gpu in enumerate(gpus):
+                workers.append(Worker(gpu, gate=gates / str(number) if compilers else None))
                 starting.callback(workers[-1].kill)
             # This imports numpy and the search, which takes a while: by now the workers are starting.
             from tuner.sweep.supervisor import WorkerSupervisor
 
             self.supervisors = [WorkerSupervisor(worker) for worker in workers]
-            starting.pop_all()
+            self._stack = starting.pop_all()
         for supervisor in self.supervisors:
             self._stack.callback(supervisor.close)
         self.arch = None if None in gpus else first_arch()
@@ -69,8 +73,7 @@ class SweepProcesses(contextlib.AbstractContextManager["SweepProcesses"]):
     def wait_until_ready(self, stop: threading.Event | None = None) -> tuple[Device, Environment]:
         """Wait until every worker has opened its GPU; return the device and the versions they work with.
 
-        Where anything is compiled, each GPU then gets more workers, which nothing waits for: while the problems of
-        some wait for binaries, another measures.
+        Where anything is compiled, each GPU then gets more workers, which nothing waits for.
 
         Raises:
             KeyboardInterrupt: `stop` was set meanwhile.

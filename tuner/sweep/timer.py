@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tuner.sweep.gpu_gate import Gate, OpenGate
+
 if TYPE_CHECKING:
     import torch
 
@@ -44,15 +46,15 @@ def unstopped(measure: Callable[[], list[float]]) -> list[float]:
 
 
 class CapturedGraph:
-    """A captured CUDA graph of some calls."""
+    """A captured CUDA graph of some calls on one buffer set after the other."""
 
-    __slots__ = ("calls", "end", "graph", "start")
+    __slots__ = ("call", "calls", "end", "graph", "sets", "start")
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, calls: int) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, call: Call, calls: int, sets: int) -> None:
         import torch
 
         self.graph = graph
-        self.calls = calls
+        self.call, self.calls, self.sets = call, calls, sets
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
@@ -64,6 +66,7 @@ class GraphTimer:
         search_rounds: the most replays of a config in the search.
         final_rounds: paired rounds that every finalist plays.
         max_final_rounds: the most rounds, played by those that may still win.
+        gate: what is passed before the GPU is used; `warm_up` and `replay` need it `alone`, all else `shared`.
     """
 
     search_rounds = 3
@@ -71,9 +74,11 @@ class GraphTimer:
     # Under the power cap, 30 rounds cannot tell near ties apart: see docs/protocol.md.
     max_final_rounds = 150
 
-    def __init__(self, l2_bytes: int) -> None:
+    def __init__(self, l2_bytes: int, gate: Gate | None = None) -> None:
+        """Allocate what sweeps an L2 of so many bytes; without a gate, nobody else uses the GPU."""
         import torch
 
+        self.gate = gate or OpenGate()
         self._l2_bytes = max(l2_bytes, 1 << 20)
         self._sweep = torch.zeros(L2_SWEEPS * self._l2_bytes // 4, dtype=torch.int32, device="cuda")
         self._sink = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -109,16 +114,22 @@ class GraphTimer:
         return float(start.elapsed_time(end)) * 1e3
 
     def capture(self, call: Call, sets: int) -> CapturedGraph:
-        """Capture as many calls as last `REPLAY_US`, and replay them once, which uploads the graph.
+        """Return what to time of a call that ran before; see `prepare` and `warm_up`."""
+        return self.warm_up(self.prepare(call, sets))
 
-        The call ran before, so nothing is compiled or loaded here. One cold call takes longer than each of many; where
-        this makes the replay too short, the call is captured again.
+    def prepare(self, call: Call, sets: int) -> CapturedGraph:
+        """Capture as many calls as last `REPLAY_US`; the call ran before, so nothing is compiled or loaded here."""
+        return self._record(call, _calls(self._estimate_us(call)), sets)
+
+    def warm_up(self, capture: CapturedGraph) -> CapturedGraph:
+        """Replay a capture once, which uploads the graph; return what to time.
+
+        The one cold call by which it was sized takes longer than each of many, and may have waited for another worker;
+        where this makes the replay too short, the call is captured again.
         """
-        calls = _calls(self._estimate_us(call))
-        capture = self._record(call, calls, sets)
         (call_us,) = self.replay([capture])
-        if call_us * calls < REPLAY_US / 2 and calls < MAX_CALLS:
-            capture = self._record(call, _calls(call_us), sets)
+        if call_us * capture.calls < REPLAY_US / 2 and capture.calls < MAX_CALLS:
+            capture = self._record(capture.call, _calls(call_us), capture.sets)
             self.replay([capture])
         return capture
 
@@ -133,7 +144,7 @@ class GraphTimer:
                 call(index % sets)
         finally:
             graph.capture_end()
-        return CapturedGraph(graph, calls)
+        return CapturedGraph(graph, call, calls, sets)
 
     def replay(self, captures: Sequence[CapturedGraph]) -> list[float]:
         """Enqueue an L2 sweep, an event, the replay and an event for each capture, then wait once."""
@@ -174,6 +185,10 @@ class HostTimer:
     final_rounds = 5
     max_final_rounds = 5
 
+    def __init__(self, gate: Gate | None = None) -> None:
+        """Without a gate, nobody else uses what stands for the GPU."""
+        self.gate = gate or OpenGate()
+
     def buffer_sets(self, nbytes: int) -> int:  # noqa: ARG002
         """Return 1, because there is no L2 to keep cold."""
         return 1
@@ -185,6 +200,12 @@ class HostTimer:
     def capture(self, call: Call, sets: int) -> Call:  # noqa: ARG002
         """Return the call itself."""
         return call
+
+    prepare = capture
+
+    def warm_up(self, capture: Call) -> Call:
+        """Return the call, which has run before."""
+        return capture
 
     def replay(self, captures: Sequence[Call]) -> list[float]:
         """Call each once and time it."""

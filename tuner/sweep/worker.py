@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import TunerError, in_short
@@ -12,6 +14,7 @@ from tuner.kernel.config import Config
 from tuner.sweep import messages
 from tuner.sweep.child import Child
 from tuner.sweep.device_session import DeviceSession, serve_requests
+from tuner.sweep.gpu_gate import GpuGate
 from tuner.sweep.process import clear_output
 
 PROBLEM_LIMIT_S = 180.0
@@ -23,10 +26,10 @@ TRIAL_LIMIT_S = 30.0
 class Worker(Child):
     """The parent's handle of one worker process."""
 
-    def __init__(self, gpu: int | None, *, opens: bool = True) -> None:
-        """Start the process; see `Child`."""
-        self.gpu = gpu
-        super().__init__(serve, gpu, heartbeat_limit_s=TRIAL_LIMIT_S, opens=opens)
+    def __init__(self, gpu: int | None, *, opens: bool = True, gate: Path | None = None) -> None:
+        """Start the process; see `Child`. The workers of one GPU have one file `gate`; see `tuner.sweep.gpu_gate`."""
+        self.gpu, self.gate = gpu, gate
+        super().__init__(functools.partial(serve, gate=gate), gpu, heartbeat_limit_s=TRIAL_LIMIT_S, opens=opens)
 
     def send(self, request: messages.Request, *, slowest_s: float | None = None) -> None:
         """Send a request; replies come through `receive`.
@@ -45,9 +48,10 @@ class Worker(Child):
         self.ask(request, self.heartbeat_limit_s if isinstance(request, messages.Measure) else PROBLEM_LIMIT_S)
 
 
-def serve(connection: Connection, gpu: int | None, log: str) -> None:
+def serve(connection: Connection, gpu: int | None, log: str, *, gate: Path | None = None) -> None:
     """Run in the child: answer requests until the pipe closes."""
-    serve_requests(connection, gpu, log, _ProblemHandler)
+    shared = None if gate is None else GpuGate(gate, waiting=lambda: connection.send(messages.Waiting()))
+    serve_requests(connection, gpu, log, _ProblemHandler, shared)
 
 
 class _ProblemHandler:
@@ -68,12 +72,15 @@ class _ProblemHandler:
         try:
             match request:
                 case messages.SetProblem():
-                    reply = self._set_problem(request)
-                    if isinstance(reply, messages.Refused):
-                        self._clear()  # what it had made by then
+                    with self._session.timer.gate.shared():
+                        reply = self._set_problem(request)
+                        if isinstance(reply, messages.Refused):
+                            self._clear()  # what it had made by then
+                        self._session.timer.synchronize()
                     connection.send(reply)
                 case messages.ClearProblem():
-                    self._clear()
+                    with self._session.timer.gate.shared():
+                        self._clear()
                     connection.send(messages.ProblemCleared())
                 case messages.Measure():
                     for config, outcome in self.measurement.search(request.configs, heartbeat, drop=request.drop):

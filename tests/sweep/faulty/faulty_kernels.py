@@ -1,8 +1,8 @@
 """A third party's kernel whose configs fail in every way a sweep must survive. It needs no Triton.
 
 The parameter `behaviour` says what a launch (on the interpreter's device) or a compile does; `index` tells configs
-apart. In the folder `shared`, workers that share the device write to `log` what they do there and when, and have a file
-each for the inputs that they hold.
+apart. In the folder `shared`, workers that share the device write to `log` what they do there, whether behind a gate
+that lets nobody else pass, and when, and have a file each for the inputs that they hold.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.store.records import Outcome, State
 from tuner.sweep import messages, worker
+from tuner.sweep.gpu_gate import GpuGate
 
 GUARD = 64
 PAUSE_S = 1.5
@@ -52,6 +53,22 @@ class OutOfResources(RuntimeError):  # noqa: N818  named as Triton's is
     pass
 
 
+_alone = GpuGate.alone
+_here = SimpleNamespace(is_alone=False)
+
+
+@contextmanager
+def _alone_and_known(self):
+    """Let a worker pass alone, and know of it."""
+    with _alone(self):
+        _here.is_alone = True
+        yield
+        _here.is_alone = False
+
+
+GpuGate.alone = _alone_and_known
+
+
 @contextmanager
 def _on_device(extras, what):
     """Note a use of the device; run out of memory in a greedy one where another living process holds inputs."""
@@ -65,7 +82,8 @@ def _on_device(extras, what):
     finally:
         if "shared" in extras:
             with Path(extras["shared"], "log").open("a") as log:
-                log.write(f"{extras['name']} {what} {os.getpid()} {begun} {time.monotonic()}\n")
+                how = "alone" if _here.is_alone else "shared"
+                log.write(f"{extras['name']} {what} {os.getpid()} {how} {begun} {time.monotonic()}\n")
 
 
 def _make_inputs(problem, device, seed):
@@ -194,19 +212,19 @@ SPEC = KernelSpec(
 )
 
 
-def serve_alone(connection, gpu, log):
+def serve_alone(connection, gpu, log, *, gate=None):
     """Serve as a worker that cannot open its device beside another."""
     if connection.poll():
-        worker.serve(connection, gpu, log)
+        worker.serve(connection, gpu, log, gate=gate)
     os._exit(3)
 
 
-def die_at_once(_connection, _gpu, log):
+def die_at_once(_connection, _gpu, log, *, gate=None):
     Path(log).write_text("no such file\nlibcuda.so.1: cannot open\n")
     os._exit(3)
 
 
-def lose_the_context(connection, _gpu, _log):
+def lose_the_context(connection, _gpu, _log, *, gate=None):
     """Serve as a worker whose finals' first config loses the CUDA context: it says so and ends."""
     connection.recv()
     connection.send(messages.Hello(INTERPRETER, Environment("3.7.1", "2.13.0", "interpreter", "", "3.12")))
