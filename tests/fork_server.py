@@ -1,11 +1,13 @@
 """Runs Python programs in forks of this process, which has imported torch and Triton: each alone would take seconds to.
 
 Reads one JSON object a line, {"program", "arguments", "env", "stdout", "stderr"}; answers each with the exit status.
-Triton is also hashed once here, as every process does that compiles.
+Triton is also hashed once here, as every process does that compiles. A fork ends once what it registered for its end
+has run: to take torch and Triton down takes a second more, and copies most of the memory that it shares.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -14,10 +16,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401
-import triton  # noqa: F401
-from triton.experimental.gluon.nvidia import hopper  # noqa: F401
-from triton.runtime import cache
+status = [1]
+"""The exit status of a fork, if its program raises no other."""
+
+
+@atexit.register  # before all others are, so that it comes after them
+def leave() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status[0])
+
+
+import torch  # noqa: E402, F401
+import triton  # noqa: E402, F401
+from triton.experimental.gluon.nvidia import hopper  # noqa: E402, F401
+from triton.runtime import cache  # noqa: E402
 
 ANSWERS = os.dup(1)
 
@@ -30,8 +43,8 @@ def serve() -> dict[str, Any] | None:
             child = os.fork()
         if child == 0:
             return json.loads(line)
-        _, status = os.waitpid(child, 0)
-        os.write(ANSWERS, b"%d\n" % os.waitstatus_to_exitcode(status))
+        _, ended = os.waitpid(child, 0)
+        os.write(ANSWERS, b"%d\n" % os.waitstatus_to_exitcode(ended))
     return None
 
 
@@ -50,4 +63,9 @@ def become(asked: dict[str, Any]) -> None:
 cache.triton_key()
 if asked := serve():
     become(asked)
-    runpy.run_path(asked["program"], run_name="__main__")
+    try:
+        runpy.run_path(asked["program"], run_name="__main__")
+        status[0] = 0
+    except SystemExit as e:
+        status[0] = e.code if isinstance(e.code, int) else int(e.code is not None)
+        raise
