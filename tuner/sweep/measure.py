@@ -82,7 +82,7 @@ class Measurement:
         Args:
             configs: configs of any kernels of the op.
             heartbeat: called with each config before the device is touched for it, and with None before all are
-                replayed.
+                replayed, and before others are waited for.
             drop: every config is replayed once, and then once more for each of these factors if its time is within
                 that factor of the fastest so far.
         """
@@ -95,6 +95,7 @@ class Measurement:
                     yield config, candidate
                 else:
                     candidates.append(candidate)
+            heartbeat(None)  # nobody is to blame for what happens while it waits
         with self._timer.gate.alone():
             for candidate in candidates:
                 heartbeat(candidate.config)
