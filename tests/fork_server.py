@@ -1,8 +1,9 @@
-"""Runs Python programs in forks of this process, which has imported torch and Triton: each alone would take seconds to.
+"""Runs Python programs in forks of this process, which has imported torch, Triton and, to compile, the kernels.
 
+Each alone would take seconds to; a test of imports has a process of its own. Triton is also hashed once here, as every
+process does that compiles. A fork ends once what it registered for its end has run: to take torch and Triton down takes
+a second more, and copies most of the memory that it shares.
 Reads one JSON object a line, {"program", "arguments", "env", "stdout", "stderr"}; answers each with the exit status.
-Triton is also hashed once here, as every process does that compiles. A fork ends once what it registered for its end
-has run: to take torch and Triton down takes a second more, and copies most of the memory that it shares.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ import torch  # noqa: E402, F401
 import triton  # noqa: E402, F401
 from triton.experimental.gluon.nvidia import hopper  # noqa: E402, F401
 from triton.runtime import cache  # noqa: E402
+
+from tuner.kernel import registry  # noqa: E402
 
 ANSWERS = os.dup(1)
 
@@ -61,6 +64,8 @@ def become(asked: dict[str, Any]) -> None:
 
 
 cache.triton_key()
+if "TRITON_INTERPRET" not in os.environ:  # a pytest, which has one module's kernels to import at most
+    registry.specs()
 if asked := serve():
     become(asked)
     try:

@@ -94,7 +94,8 @@ def test_the_first_call_of_a_family_imports_the_kernels_of_all_its_ranges(
         for m, its in ((64, POINTER), (256, tma))
     ]
     family = make_family(64, 256, problem=rows[0].problem)
-    report = served("families", str(make_table(*rows, families=(family,)).write(tmp_path)), "[40, 200]")
+    path = make_table(*rows, families=(family,)).write(tmp_path)
+    report = served("families", str(path), "[40, 200]", alone=True)
     assert [told["imported"] for told in report.printed["calls"]] == [["pointer", "tma"]] * 2
     assert [any(len(param) == 128 for param in launch.params) for launch in report.launches] == [False, True]
 
