@@ -65,8 +65,8 @@ class Watch:
             return "start"
         workers = [supervisor for supervisor in self.supervisors if supervisor.gpu == first.gpu]
         for supervisor in workers:
-            if supervisor.busy:
-                return AT_WORK.get(supervisor.phase.name, "loop")
+            if supervisor.busy and supervisor.phase.name in AT_WORK:
+                return AT_WORK[supervisor.phase.name]
         jobs = [(supervisor.phase, supervisor.job) for supervisor in workers if supervisor.job is not None]
         if not jobs:
             return "no job" if self.left else "end"

@@ -36,8 +36,7 @@ def main() -> None:
     times: dict[Any, dict[str, float]] = defaultdict(dict)
     for name, them in trials.items():
         for each in them:
-            assert each.outcome.median_us is not None
-            times[key(each)][name] = each.outcome.median_us
+            times[key(each)][name] = took_us(each)
     found = {name: disturbed(name, them, times) for name, them in trials.items()}
     for name, row in found.items():
         print(name, row)
@@ -48,6 +47,11 @@ def measured(path: str) -> list[TrialRow]:
     with Store.open(path, read_only=True) as store:
         trials = [each for each in store.trials() if each.outcome.median_us is not None]
     return sorted(trials, key=lambda each: (str(each.problem), each.trial_id))
+
+
+def took_us(trial: TrialRow) -> float:
+    assert trial.outcome.median_us is not None
+    return trial.outcome.median_us
 
 
 def key(trial: TrialRow) -> Any:
@@ -63,7 +67,7 @@ def disturbed(name: str, trials: list[TrialRow], times: dict[Any, dict[str, floa
             if others:
                 place = min(position, POSITIONS)
                 compared[place] += 1
-                outliers[place] += (each.outcome.median_us or 0.0) > FAR * statistics.median(others)
+                outliers[place] += took_us(each) > FAR * statistics.median(others)
     return {
         "trials": compared.total(),
         "outliers": outliers.total(),

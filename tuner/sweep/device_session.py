@@ -75,6 +75,7 @@ def serve_requests(
             kernels = connection.recv()
             with (gate or OpenGate()).shared():
                 session = open_session(gpu, stack, gate)
+                session.timer.synchronize()
                 connection.send(Importing(kernels))
                 registry.load(kernels)  # after the GPU was opened: a user's module may ask for the current one
         except TunerError as e:

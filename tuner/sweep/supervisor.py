@@ -140,7 +140,7 @@ class WorkerSupervisor:
         elif self.phase is Phase.SEARCHING:
             self._search(job, late=late)
         elif finalists := job.finalists():
-            self._enter("finals")
+            job.stopwatch.enter("finals")
             self._ask(messages.PlayFinals(tuple(finalists), len(job.rejected), job.strategy.rounds))
         else:
             self._end(SPENT if late else f"no config worked{job.failure_summary}")
@@ -184,7 +184,7 @@ class WorkerSupervisor:
         for config, outcome in decided:
             self._finish(config, outcome)
         if batch:
-            self._enter("search")
+            job.stopwatch.enter("search")
             self._in_flight = batch
             self._ask(messages.Measure(tuple(batch), job.strategy.drop))
         elif job.searching:
