@@ -1,7 +1,8 @@
-"""Fit the constants of `any_height.estimate_us` to what a study measured, and say how well it ranks, also held out.
+"""Fit the constants of `any_height.estimate_us` to what studies measured, and say how well it ranks, also held out.
 
     python benchmarks/fit/any_height.py --out RESULT.json
 
+Studies ran on several cards of one model, of which one was a few percent slower; what both measured says by how much.
 `over_fastest` is how much longer the config with the least estimate takes than the fastest one: the geometric mean and
 the most, over all problems, and with the constants fitted to the other weights alone. Needs scipy.
 """
@@ -28,10 +29,11 @@ from tuner.kernels.gemm.hopper.any_height_space import supports
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-STUDY = Path(__file__).parents[1] / "results" / "any-height-h200.json"
+RESULTS = Path(__file__).parents[1] / "results"
+STUDIES = [RESULTS / "any-height-h200.json", RESULTS / "any-height-wide-h200.json"]
 DEVICE = KNOWN["sm_90"]
 NEAR = 1.1
-"""Configs within this factor of the fastest count in full, others a third: the fastest are to be told apart."""
+"""Configs within this factor of the fastest count in full, others a tenth: the fastest are to be told apart."""
 
 
 class Trial(NamedTuple):
@@ -42,10 +44,13 @@ class Trial(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument("--study", type=Path, nargs="+", default=STUDIES)
     parser.add_argument("--out", required=True, help="the result, as JSON")
     args = parser.parse_args()
-    trials = [trial for each in json.loads(args.study.read_text())["found"] for trial in trials_of(each, DEVICE)]
+    trials: list[Trial] = []
+    for study in args.study:
+        found = [trial for each in json.loads(study.read_text())["found"] for trial in trials_of(each, DEVICE)]
+        trials += at_the_pace_of(trials, found)
     constants = fitted(trials)
     held = []
     for shape in sorted({trial.problem.shape[1:] for trial in trials}):
@@ -79,9 +84,18 @@ def trials_of(found: dict[str, Any], device: Device) -> list[Trial]:
     return [trial for trial in trials if trial.config in tried]
 
 
+def at_the_pace_of(known: Sequence[Trial], found: Sequence[Trial]) -> list[Trial]:
+    """Trials of another card of the same model, as long as those would be that both have; of those, only known ones."""
+    before = {(trial.problem, trial.config): trial.us for trial in known}
+    both = [trial.us / us for trial in found if (us := before.get((trial.problem, trial.config)))]
+    pace = math.exp(float(np.mean(np.log(both)))) if both else 1.0
+    new = [trial for trial in found if (trial.problem, trial.config) not in before]
+    return [trial._replace(us=trial.us / pace) for trial in new]
+
+
 def fitted(trials: Sequence[Trial]) -> any_height.Constants:
     least = fastest(trials)
-    weights = np.array([1 if trial.us < NEAR * least[trial.problem] else 1 / 3 for trial in trials])
+    weights = np.array([1 if trial.us < NEAR * least[trial.problem] else 0.1 for trial in trials])
 
     def errors(values: Sequence[float]) -> Any:
         constants = any_height.Constants(*values)

@@ -1,9 +1,11 @@
 """Tiles of any height beside what the tables that come with triton-tuner say and torch's library, in paired rounds.
 
     python benchmarks/studies/any_height.py --out RESULT.json
+    python benchmarks/studies/any_height.py --wide --out RESULT.json
 
 Every config of `any_height`'s space is played for batches that tiles of powers of two fill badly, and for some that
 they fill. `over_torch` is a config's time over torch's, the table's config first: that of a folder with --tables.
+--wide has weights whose tiles of 128 columns begin a second wave, and those of 192 do not: any-height-wide-h200.json.
 results/any-height-h200.json had tables tuned without the kernel, on the same day, and also batches of 40 to 64
 and clusters of few tiles, which its rules reject now.
 """
@@ -31,6 +33,7 @@ SHAPES = (
     *((7168, 8192), (12288, 4096), (28672, 4096), (6144, 4096), (4608, 3584), (16032, 8192), (5120, 12800)),
     *((4096, 14336), (18944, 3584), (2880, 4096)),
 )
+WIDE = ((17408, 5120), (18944, 3584), (20480, 5120), (22016, 4096), (24576, 4096))
 MS = (72, 96, 129, 160, 193, 224, 256)
 
 
@@ -38,10 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--gpu", type=int, default=0)
+    parser.add_argument("--wide", action="store_true", help="weights of 16,897 to 25,344 columns instead")
     parser.add_argument("--tables", metavar="FOLDER", help="whose config is played; what comes with triton-tuner")
     args = parser.parse_args()
     tuner.use(args.tables)
-    problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in SHAPES for m in MS]
+    problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in (WIDE if args.wide else SHAPES) for m in MS]
     spec = registry.find("matmul", "any_height")
     play_all(args, problems, lambda problem, device: spec.space(problem, device).configs())
 

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
 ]
 SPEC = registry.find("matmul", "any_height")
-HEIGHTS = {64: (4, range(48, 272, 16)), 128: (8, range(48, 272, 16)), 192: (12, range(48, 208, 16))}
+HEIGHTS = {64: (4, range(48, 272, 16)), 128: (8, range(48, 272, 16)), 192: (12, range(48, 224, 16))}
 """Warps and heights by columns of a tile."""
 CLUSTER = {"num_ctas": 4}
 EXCHANGED = Config(
@@ -69,6 +69,9 @@ CASES = [
     (nt(256, 28672, 1000, dtype="fp16", epilogue="bias+relu", out_dtype="fp32"), tile(256, 128)),
     (nt(193, 16032, 512, dtype="fp16", out_dtype="bf16"), tile(208, 128, num_stages=4)),
     (nt(250, 12288, 4096), tile(128, 192, num_stages=4)),
+    (nt(208, 22016, 4096, epilogue="bias"), tile(208, 192, num_stages=4)),
+    (nt(207, 5001, 1000, dtype="fp16"), tile(208, 192, num_stages=4)),  # stored from registers, as the next one
+    (nt(144, 24576, 1000, epilogue="bias+silu"), tile(144, 192, num_stages=5)),
     (nt(40, 28672, 4096), tile(48, 128, **CLUSTER)),  # two waves of clusters
     (nt(50, 2880, 4096), tile(256, 64)),  # a tile of more rows than A has
     (nt(255, 7168, 2048), tile(48, 64)),  # six tiles along M, the last moved back
@@ -106,13 +109,17 @@ def test_every_height_gives_the_bits_of_a_power_of_two(rows, columns, cluster):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("columns", HEIGHTS)
+@pytest.mark.parametrize(
+    "config",
+    [tile(144, columns, **cluster) for columns in HEIGHTS for cluster in ({}, CLUSTER)]
+    + [tile(208, 192, num_stages=4), tile(144, 192, num_stages=5)],
+    ids=str,
+)
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize("cluster", [{}, CLUSTER], ids=["alone", "in clusters"])
-def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(columns, beside, transposed, cluster):
+def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, beside, transposed):
     m, n, k = 136, 4104, 328
-    problem, config = nt(m, n, k, epilogue="bias"), tile(144, columns, **cluster)
+    problem = nt(m, n, k, epilogue="bias")
     skip_where_refused(problem, config)
     a, weight = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
     bias = torch.randn(n, device="cuda").bfloat16()

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
 ]
 SPEC = registry.find("matmul", "any_width")
-TILES = {128: (8, (80, *range(144, 256, 16))), 192: (12, range(144, 208, 16)), 256: (8, range(144, 208, 16))}
+TILES = {128: (8, (80, *range(144, 256, 16))), 192: (12, range(144, 240, 16)), 256: (8, range(144, 208, 16))}
 """Warps and widths by rows of a tile."""
 STAGES = 3
 POWERS_OF_TWO = Config(
@@ -73,6 +73,10 @@ CASES = [
     (nt(1500, 4096, 1000, dtype="fp16", epilogue="bias+relu", out_dtype="fp32"), tile(128, 208, num_stages=3)),
     (nt(900, 7168, 512, dtype="fp16", out_dtype="bf16"), tile(192, 144, num_stages=4)),
     (nt(640, 10240, 5120), tile(256, 192)),
+    (nt(384, 14336, 4096), tile(192, 224, num_stages=4)),  # stored from registers, as are the next
+    (nt(700, 5001, 1000, epilogue="bias+gelu"), tile(192, 224, num_stages=4)),
+    (nt(1000, 5004, 328, dtype="fp16", out_dtype="bf16"), tile(192, 208, num_stages=4)),
+    (nt(650, 3000, 200, out_dtype="fp32"), tile(256, 176, num_stages=4)),
     (nt(3000, 3000, 3000), tile(256, 160, num_stages=4, **PAIR)),
     (nt(3000, 3000, 3000, epilogue="bias"), tile(192, 176, num_stages=4, **PAIR)),
     (nt(1900, 2504, 1000, dtype="fp16", epilogue="bias+leaky_relu"), tile(128, 240, **PAIR_B)),
@@ -115,12 +119,16 @@ def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.
     return a, weight, torch.randn(n, device="cuda").bfloat16()
 
 
-@pytest.mark.parametrize("rows", TILES)
+FROM_REGISTERS = [tile(192, 224, num_stages=4), tile(256, 176, num_stages=4), tile(192, 208, num_stages=4)]
+"""The last one where TMA does not store."""
+
+
+@pytest.mark.parametrize("config", [*(tile(rows, 176) for rows in TILES), *FROM_REGISTERS], ids=str)
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
-def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(rows, beside, transposed):
+def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, beside, transposed):
     m, n, k = 1096, 1608, 328
-    problem, config = nt(m, n, k, epilogue="bias"), tile(rows, 176)
+    problem = nt(m, n, k, epilogue="bias")
     skip_where_refused(problem, config)
     a, weight, bias = operands(m, n, k)
     expected = a.double() @ weight.double().t() + bias.double()

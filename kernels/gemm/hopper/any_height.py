@@ -16,6 +16,7 @@ from tuner.kernels.base.operands import Operands
 from tuner.kernels.cost import tile
 from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.any_width_space import in_halves
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -37,6 +38,7 @@ class Constants(NamedTuple):
     Attributes:
         l2_bytes: bytes a cycle that the L2 sends a multiprocessor, those for a whole cluster counted once.
         operand_cycles: cycles of a wgmma beside a quarter of one for each of its columns.
+        shared_bytes: bytes a cycle that shared memory takes in and gives to the tensor cores, of both together.
         latency: cycles from a load to its data.
         start_us: first loads and last stores.
 
@@ -45,18 +47,20 @@ class Constants(NamedTuple):
 
     l2_bytes: float
     operand_cycles: float
+    shared_bytes: float
     latency: float
     start_us: float
 
 
-CONSTANTS = Constants(l2_bytes=101.0, operand_cycles=11.4, latency=1670.0, start_us=2.4)
+CONSTANTS = Constants(l2_bytes=100.4, operand_cycles=5.9, shared_bytes=348.0, latency=1178.0, start_us=2.62)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes, microseconds.
 
-    A step along K takes as long as the L2, the tensor cores or a ring of this depth needs for it; and the steps of the
-    fullest multiprocessor overlap with device memory, the less the more alike both are.
+    A step along K takes as long as the L2, the tensor cores, shared memory or a ring of this depth needs for it; and
+    the steps of a wave of tiles overlap with device memory, the less the more alike both are. The last wave may have
+    few tiles.
     """
     return modelled_us(config, problem, device, CONSTANTS)
 
@@ -66,16 +70,22 @@ def modelled_us(config: Config, problem: Problem, device: Device, by: Constants)
     inner = as_computed(config)
     rows, columns, length = (inner.integer(f"BLOCK_SIZE_{side}") for side in "MNK")
     ctas, count = config.integer(NUM_CTAS, 1), tiles(config, problem)
-    each = -(-count // (ctas * clusters_at_once(ctas, device.sm_count)))
-    row_bytes = length * dtype.ITEMSIZE[problem.a_dtype]
-    waits = (
-        count / each / device.sm_count * (rows + columns / ctas) * row_bytes / by.l2_bytes,
-        rows / 64 * (length / 16) * (by.operand_cycles + columns / 4),
-        by.latency / max(1, config.integer("num_stages") - 1),
-    )
-    cycles = each * -(-problem.k // length) * _norm(waits, 3)
+    at_once = ctas * clusters_at_once(ctas, device.sm_count)
+    itemsize = dtype.ITEMSIZE[problem.a_dtype]
+    loaded = (rows + columns / ctas) * length * itemsize
+    times, wgmmas = rows / 64 * (length / 16), 2 if in_halves(inner) else 1
+    multiplied = times * (wgmmas * by.operand_cycles + columns / 4)
+    moved = times * (wgmmas * 64 + columns) * 16 * itemsize + (rows + columns) * length * itemsize
+    awaited = by.latency / max(1, config.integer("num_stages") - 2)  # a stage is free when the next one is multiplied
     memory_us = problem.bytes_moved / tile.memory_bytes_per_us(device)
-    return by.start_us + _norm((cycles / device.sustained_mhz, memory_us), 2)
+
+    def wave_us(running: int) -> float:
+        waits = running / device.sm_count * loaded / by.l2_bytes, multiplied, moved / by.shared_bytes, awaited
+        cycles = -(-problem.k // length) * _norm(waits, 3)
+        return _norm((cycles / device.sustained_mhz, memory_us * running / count), 2)
+
+    full, rest = divmod(count, at_once)
+    return by.start_us + full * wave_us(at_once) + (wave_us(rest) if rest else 0)
 
 
 def _norm(values: tuple[float, ...], p: int) -> float:

@@ -25,7 +25,7 @@ _HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
 """Rows of tiles."""
 _WARPS = {64: 4, 128: 8, 192: 12}
 """Warps that multiply, by columns of a tile."""
-_MOST_SUMS = {1: 128, 2: 128, 3: 96}
+_MOST_SUMS = {1: 128, 2: 128, 3: 104}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
 _LENGTH = 64
 _CLUSTER = 4
@@ -101,6 +101,11 @@ def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
 
 
+@rule("stored by a cluster", "kernels/gemm/hopper/any_width.py: only its first block would store", fatal=True)
+def _stored(config: Config, problem: Problem, device: Device) -> str | None:
+    return any_width_space.stored_by_one(as_computed(config), exchanged(problem), device)
+
+
 @rule("wide output", "compiled for sm_90, as for any_width", fatal=True)
 def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.too_wide_output(as_computed(config), exchanged(problem), device)
@@ -129,6 +134,8 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
     ctas = config.integer(refinements.NUM_CTAS, 1)
     if ctas == 1:
         return None
+    if any_width_space.in_halves(as_computed(config)):
+        return f"{config['BLOCK_SIZE_M']}x{config['BLOCK_SIZE_N']} in clusters, which lost: docs/decisions.md, 143"
     if config.integer("BLOCK_SIZE_M") < problem.m:
         return f"{config['BLOCK_SIZE_M']} rows of {problem.m}: neighbours along N would share one of two tiles' rows"
     count, at_once = tiles(config, problem), ctas * cluster_sizes.clusters_at_once(ctas, device.sm_count)
@@ -144,6 +151,7 @@ RULES = (
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
     _ring_first,
+    _stored,
     _wide_output,
     _sums,
     _height,

@@ -18,7 +18,7 @@ from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
@@ -27,7 +27,15 @@ from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.hopper import any_width_jit, output, tile
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
-from tuner.kernels.gemm.hopper.any_width_space import NAME, ring_bytes, shared_bytes, space, supports, turns
+from tuner.kernels.gemm.hopper.any_width_space import (
+    NAME,
+    in_halves,
+    ring_bytes,
+    shared_bytes,
+    space,
+    supports,
+    turns,
+)
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, single
@@ -35,7 +43,7 @@ from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.launch.launch import TILE, Launch, compiler_options
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
 
 VERSION = 1
 _BOXES = (256, 128, 64, 32, 16)
@@ -60,14 +68,15 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> 
     tiles, group, constants, options = _static(view, config)
     rows, columns, length = (constants[name] for name in TILE)
     ctas = config.integer(NUM_CTAS, 1)
+    from_registers = constants["TURNS"] == 0
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas), length, ctas),
         *(laid_out(weight, box, length, ctas) if columns & box else None for box in _BOXES),
-        _destination(out, 64, ctas),
-        _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 else None,
+        out if from_registers else _destination(out, 64, ctas),
+        _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
         operands.bias,
         *view.shape,
-        *destination_strides(out),
+        *(out.stride() if from_registers else destination_strides(out)),
         group,
     )
     at_once = clusters_at_once(ctas, multiprocessors(a.device.index if a.is_cuda else None))
@@ -79,16 +88,24 @@ def _destination(matrix: torch.Tensor, columns: int, ctas: int) -> TensorDescrip
     return matrix if destination_strides(matrix)[0] else laid_out(matrix, 64, columns, ctas)
 
 
+def _turns(view: launches.View, config: Config) -> int:
+    """The buffers to store through; none where TMA cannot write and the ring leaves no room for another layout."""
+    by_tma = view.vectors[2] * dtype.ITEMSIZE[view.problem.out_dtype] == VECTOR_BYTES
+    return turns(config, view.problem, devices.KNOWN["sm_90"]) if by_tma or not in_halves(config) else 0
+
+
 @functools.lru_cache(maxsize=4096)
 def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
     registers = registers_of(groups, columns, config.integer("BLOCK_SIZE_M") * columns / (128 * groups))
+    stored_by = _turns(view, config)
     given = {
         **launches.of_view(view, config),
+        **({"C_VECTOR": 1} if stored_by else {}),
         "WARPGROUPS": groups,
-        "TURNS": turns(config, view.problem, devices.KNOWN["sm_90"]),
+        "TURNS": stored_by,
         "LOADER_REGISTERS": registers.loader,
         "MULTIPLIER_REGISTERS": registers.multiplier,
         "SHARE_B": bool(config.get(SHARE_B, False)),
@@ -173,7 +190,9 @@ SOURCES = (
     registers_of,
     _destination,
     _static,
+    _turns,
     turns,
+    in_halves,
     descriptor,
     placement,
 )

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from tuner.kernels.base.blocks import await_predecessor, count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import load_block
-from tuner.kernels.gemm.hopper.output import finished, store_block
+from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
 from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
 
 
@@ -41,6 +41,7 @@ class Fixed:
     CTAS: int
     SHARE_B: bool
     BIAS_ALONG_M: bool
+    C_VECTOR: int
     BLOCK_SIZE_N_REST: int = 0
     SCALING: str = "none"
     A_TRANSPOSED: bool = False
@@ -79,15 +80,25 @@ def tied(width, descriptors):  # noqa: ANN201
 
 
 @gluon.constexpr_function
-def step_ptx(width, dtype, pack, pending):  # noqa: ANN201
-    """PTX of a step of 64 elements along K: four wgmmas, then a wait until `pending` steps are not complete, or none.
+def wgmmas_of(FIXED):  # noqa: ANN201
+    """Into how many wgmmas a tile's columns are divided.
 
-    The operands are the sums, then both descriptors, each `pack` times.
+    With three multiplying warpgroups a thread has 128 registers at launch, and ptxas refuses an instruction that needs
+    more, whatever `setmaxnreg` adds later.
+    """
+    return 2 if FIXED.WARPGROUPS == 3 and FIXED.BLOCK_SIZE_N > 192 else 1
+
+
+@gluon.constexpr_function
+def step_ptx(width, dtype, pack, pending, wgmmas):  # noqa: ANN201
+    """PTX of a step of 64 elements along K: wgmmas for 16 at a time, then a wait until `pending` steps are under way.
+
+    The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait.
     """
     count, name = width // 2, "bf16" if dtype == gl.bfloat16 else "f16"
-    sums = ", ".join(f"${i}" for i in range(count))
+    each = count // wgmmas
     lines = [
-        "{ .reg .b64 a, b;",
+        "{ .reg .b64 a, b;" if wgmmas == 1 else "{ .reg .b64 a, b, c;",
         f"mov.b64 a, ${2 * count};",
         f"mov.b64 b, ${2 * count + pack};",
         "wgmma.fence.sync.aligned;",
@@ -95,7 +106,12 @@ def step_ptx(width, dtype, pack, pending):  # noqa: ANN201
     for part in range(4):
         if part:
             lines += ["add.s64 a, a, 2;", "add.s64 b, b, 2;"]  # 32 bytes, in units of 16
-        lines.append(f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{name}.{name} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+        for first in range(0, count, each):
+            sums = ", ".join(f"${i}" for i in range(first, first + each))
+            if first:
+                lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 64 elements are eight such units
+            operands = f"{{{sums}}}, a, {'c' if first else 'b'}"
+            lines.append(f"wgmma.mma_async.sync.aligned.m64n{2 * each}k16.f32.{name}.{name} {operands}, 1, 1, 1, 0, 0;")
     lines.append("wgmma.commit_group.sync.aligned;")
     if pending is not None:
         lines.append(f"wgmma.wait_group.sync.aligned {pending};")
@@ -107,7 +123,7 @@ def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED:
     """Add a stage's products to 64 rows of sums."""
     PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
     return gl.inline_asm_elementwise(
-        step_ptx(FIXED.BLOCK_SIZE_N, dtype, PACK, PENDING),
+        step_ptx(FIXED.BLOCK_SIZE_N, dtype, PACK, PENDING, wgmmas_of(FIXED)),
         tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
         sums + (a, b),
         several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
@@ -283,6 +299,31 @@ def store_rows(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr,
 ):
     """Finish 64 rows of sums and store them; BEFORE: the warpgroup's pieces of this tile that precede these."""
+    if FIXED.TURNS == 0:
+        c, _, strides = outputs
+        CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
+        for part in gl.static_range(FIXED.BLOCK_SIZE_N // CHUNK):
+            at = (place[0], place[1] + part * CHUNK)
+            values = finished(sums[part], vectors, at, extents, FIXED, c.dtype.element_ty)
+            store_registers(c, values, at, extents, strides, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
+    else:
+        store_pieces(sums, place, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, BEFORE, FIXED)
+
+
+@gluon.jit
+def store_pieces(  # noqa: ANN201, PLR0917
+    sums,
+    place,
+    outputs,
+    out_buffers,
+    vectors,
+    extents,
+    dtype: gl.constexpr,
+    WARPGROUP: gl.constexpr,
+    BEFORE: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """The same through shared memory, in pieces of 64 columns."""
     c, c_rest, strides = outputs
     start_m, start_n = place
     CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
@@ -333,6 +374,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     ACTIVATION: gl.constexpr,
     SHARE_B: gl.constexpr,
     BIAS_ALONG_M: gl.constexpr,
+    C_VECTOR: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """Compute tiles of C one after the other.
@@ -340,7 +382,9 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     b_256_desc to b_16_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
-    TURNS: buffers through which a warpgroup stores, in alternation: one or two.
+    TURNS: buffers through which a warpgroup stores, in alternation: one or two; 0 to store from registers, where c is a
+        pointer and c_rest None.
+    C_VECTOR: divides C's leading stride and its contiguous extent, where C is stored from registers.
     SHARE_B: as in `warp_specialized_kernel`.
     """
     CTAS: gl.constexpr = gl.num_ctas()
@@ -362,7 +406,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
 
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
-        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M),
+        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M, C_VECTOR),
     )
     out_buffers = ring
     if stride_cm is None:

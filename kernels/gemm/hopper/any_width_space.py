@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 
 from tuner.hardware.device import Device
@@ -32,7 +33,9 @@ Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1
 for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
 """
 _ONE_WGMMA = 256
-_MOST_SUMS = {2: 192, 3: 96}
+_WHOLE = 192
+"""Columns of the widest wgmma of three warpgroups."""
+_MOST_SUMS = {2: 192, 3: 112}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 232 or 160."""
 _LARGEST = 128 * 384
 """Sums of the largest tile of `warp_specialized`."""
@@ -44,6 +47,8 @@ _GROUPS = (8, 16)
 _FEW_STAGES, _MOST_STAGES = 4, 8
 _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
+_SCRATCH = 16
+"""Columns of 64 rows that a warpgroup passes through shared memory at a time where C is stored from registers."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 _AXES: Mapping[str, tuple[Value, ...]] = {
@@ -112,13 +117,18 @@ def fills_waves(problem: Problem, device: Device) -> bool:
 
 
 def turns(config: Config, problem: Problem, device: Device) -> int:
-    """Buffers through which a warpgroup stores C, in alternation: two if they fit."""
-    return 2 if _taken(config, problem, 2) <= device.shared_bytes else 1
+    """Buffers through which a warpgroup stores C, in alternation: two if they fit, 0 to store from registers."""
+    return next((turns for turns in (2, 1) if _taken(config, problem, turns) <= device.shared_bytes), 0)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """An upper bound on a block's shared memory: the ring, its barriers, and the buffers through which C is stored."""
     return _taken(config, problem, turns(config, problem, device))
+
+
+def in_halves(config: Config) -> bool:
+    """Whether a config, as the device computes it, takes two wgmmas for all columns: see `any_width_jit.wgmmas_of`."""
+    return warpgroups(config) == 3 and config.integer("BLOCK_SIZE_N") > _WHOLE
 
 
 def ring_bytes(config: Config) -> int:
@@ -128,19 +138,23 @@ def ring_bytes(config: Config) -> int:
 
 
 def _taken(config: Config, problem: Problem, turns: int) -> int:
-    stored = warpgroups(config) * turns * 64 * 64 * dtype.ITEMSIZE[problem.out_dtype]
+    stored = warpgroups(config) * 64 * (turns * 64 or _SCRATCH) * dtype.ITEMSIZE[problem.out_dtype]
     reserved = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
     return ring_bytes(config) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
 
 
 def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_STAGES) -> int:
-    """The most stages beside two buffers for storing, or beside one where that makes one more of few stages."""
+    """The most stages beside two buffers for storing, or beside fewer where that makes one more of few stages.
+
+    Three warpgroups may do without, but in clusters, of which the first block alone would store.
+    """
+    least = 0 if warpgroups(config) == 3 and refinements.NUM_CTAS not in config else 1
     stage = ring_bytes(config.replace(num_stages=1)) + 16
-    one, two = (
+    counts = [
         min(most, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
-        for turns in (1, 2)
-    )
-    return one if two < _FEW_STAGES else two
+        for turns in range(2, least - 1, -1)
+    ]
+    return next((count for count in counts if count >= _FEW_STAGES), counts[-1])
 
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
@@ -153,6 +167,18 @@ def ring_not_first(config: Config, problem: Problem, device: Device) -> str | No
     ring = ring_bytes(config)
     others = shared_bytes(config, problem, device) - ring
     return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
+
+
+@rule("stored by a cluster", "kernels/gemm/hopper/any_width.py: only its first block would store", fatal=True)
+def _stored(config: Config, problem: Problem, device: Device) -> str | None:
+    return stored_by_one(config, problem, device)
+
+
+def stored_by_one(config: Config, problem: Problem, device: Device) -> str | None:
+    """Why a config's cluster could not store what its blocks compute, or None."""
+    if refinements.NUM_CTAS not in config or turns(config, problem, device):
+        return None
+    return f"clusters with {config['num_stages']} stages, which leave no buffers to store through"
 
 
 @rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)
@@ -222,6 +248,8 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     rows, columns = (config.integer(name) for name in _SIDES)
     sums = _busiest(rows, columns, problem, device)
     least = max(_least(problem, device), _least_of_others(problem, device))
+    if in_halves(config):
+        least = min(least, _least_of_heights(problem, device))
     return f"{sums} sums of a multiprocessor, other tiles are worth {least:.0f}" if sums > least else None
 
 
@@ -262,11 +290,19 @@ def _least_of_others(problem: Problem, device: Device) -> float:
     )
 
 
+@functools.lru_cache(maxsize=1024)
+def _least_of_heights(problem: Problem, device: Device) -> float:
+    """`_busiest` of the tiles of `any_height` that have all rows of A, at best."""
+    rows = -(-problem.m // 16) * 16
+    return min(_busiest(rows, columns, problem, device) for columns in (64, 128, 192)) if rows <= 256 else math.inf
+
+
 RULES = (
     tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
     _ring_first,
+    _stored,
     _wide_output,
     _sums,
     _idle_blocks,

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from tuner.kernels.base.blocks import known_multiple
 from tuner.kernels.base.epilogue import activate, saturate
 
 # Newer Triton releases have the first name, Triton 3.6 the second.
@@ -114,6 +115,41 @@ def store_block(c, buffer, values, place, extents, strides, PENDING: gl.constexp
             async_store(c, [column, row], buffer)
         else:
             async_store(c, [row, column], buffer)
+
+
+@gluon.constexpr_function
+def in_registers(columns, transposed):  # noqa: ANN201
+    """A layout of 64 rows and 16 or 32 columns in four warps, of 16 rows each, with eight neighbours in each thread.
+
+    Triton passes values from the sums' layout to it through shared memory, 16 columns of a warpgroup at a time.
+    """
+    half, warps = [[0, 16]] if columns == 32 else [], [[16, 0], [32, 0]]
+    down, across = [[1, 0], [2, 0], [4, 0]], [[0, 1], [0, 2], [0, 4]]
+    if transposed:
+        return gl.DistributedLinearLayout(down + half, [[8, 0], *across, [0, 8]], warps, [], [64, columns])
+    rest = [[8, 0]]
+    own, lanes = (across + rest, [[0, 8], *half, *down]) if half else (across, [[0, 8], *down, *rest])
+    return gl.DistributedLinearLayout(own, lanes, warps, [], [64, columns])
+
+
+@gluon.jit
+def store_registers(c, values, place, extents, strides, VECTOR: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Store 64 rows and 16 or 32 columns of C from registers; VECTOR: divides its leading stride, contiguous extent."""
+    values = gl.convert_layout(values, in_registers(values.shape[1], TRANSPOSED))
+    row, column = place
+    rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
+    columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
+    M, N = extents[0], extents[1]
+    stride_m, stride_n = strides
+    if TRANSPOSED:
+        M = known_multiple(M, VECTOR)
+        stride_n = known_multiple(stride_n, VECTOR)
+    else:
+        N = known_multiple(N, VECTOR)
+        stride_m = known_multiple(stride_m, VECTOR)
+    inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)
+    offsets = (rows.to(gl.int64) * stride_m).expand_dims(1) + (columns.to(gl.int64) * stride_n).expand_dims(0)
+    gl.store(c + offsets, values, mask=inside)
 
 
 @gluon.jit
