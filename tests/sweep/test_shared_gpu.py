@@ -167,9 +167,18 @@ def test_one_problem_is_prepared_while_another_one_is(shared):
 
 def test_who_waits_for_a_hung_worker_is_not_taken_for_hung_itself(shared, monkeypatch):
     monkeypatch.setattr(worker, "TRIAL_LIMIT_S", 2.5)
-    ended = shared.sweep(shared.problem("a", "good,hang", configs=1), shared.problem("b", configs=4, sleep_ms=200))
+    # a's trials take longest, so its worker has 4.8 s once it is stuck; b's has 2.5 s, and waits until a's is killed.
+    ended = shared.sweep(
+        shared.problem("a", "good,stuck", until="b launch", configs=1, sleep_ms=1200),
+        shared.problem("b", "good,late", until="a stuck", configs=1),
+    )
     assert ended["a"].states == {State.COMPLETE: 1, State.TIMEOUT: 1}
-    assert ended["b"].states == {State.COMPLETE: 4}
+    assert ended["b"].states == {State.COMPLETE: 2}
+    assert len(shared.pids("a")) == 2
+    assert len(shared.pids("b")) == 1
+    stuck = next(use.begun for use in shared.uses if use.what == "stuck")
+    waited = min(use.begun for use in shared.uses if use.problem == "b" and use.how == "alone" and use.begun > stuck)
+    assert waited > stuck + worker.TRIAL_LIMIT_S
 
 
 @pytest.mark.parametrize("workers", [3])

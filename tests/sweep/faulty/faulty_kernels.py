@@ -139,6 +139,10 @@ def _behave(inputs, config):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif behaviour == "hang":
         time.sleep(3600)
+    elif behaviour == "stuck":
+        with _on_device(inputs.extras, "stuck"):
+            pass
+        time.sleep(3600)
     elif behaviour == "pause" and next(_calls) in _PAUSES:
         subprocess.Popen(["sh", "-c", f"sleep {PAUSE_S}; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -163,7 +167,7 @@ def _compile(problem, config):
     if behaviour == "slow":
         sys.stdout.write("ptx " * 20_000)
         sys.stdout.flush()
-    if behaviour == "late":
+    if behaviour in ("late", "stuck"):
         _wait_for(dict(problem.extras))
     return Binary(config)
 
