@@ -16,14 +16,14 @@ from tuner.kernels.space.rule import rule
 from tuner.problem import Problem
 
 NAME = "any_height"
-_FEWEST_ROWS, _MOST_ROWS = 65, 256
+_FEWEST_ROWS, _MOST_ROWS = 65, any_width_space.EXCHANGED_ROWS
 """Rows of A that it serves. For fewer, `cluster_k` and `swap_ab` were as fast or faster: docs/lessons.md."""
 _HALVED = 128
 """Rows of A beyond which two tiles with half of them each are tried, too."""
 _STEP = 16
 _HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
 """Rows of tiles."""
-_WARPS = {64: 4, 128: 8, 192: 12}
+_WARPS = {columns: columns // 16 for columns in any_width_space.EXCHANGED}
 """Warps that multiply, by columns of a tile."""
 _MOST_SUMS = {1: 128, 2: 128, 3: 104}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""

@@ -299,50 +299,31 @@ def store_rows(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr,
 ):
     """Finish 64 rows of sums and store them; BEFORE: the warpgroup's pieces of this tile that precede these."""
-    if FIXED.TURNS == 0:
-        c, _, strides = outputs
-        CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
-        for part in gl.static_range(FIXED.BLOCK_SIZE_N // CHUNK):
-            at = (place[0], place[1] + part * CHUNK)
-            values = finished(sums[part], vectors, at, extents, FIXED, c.dtype.element_ty)
-            store_registers(c, values, at, extents, strides, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
-    else:
-        store_pieces(sums, place, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, BEFORE, FIXED)
-
-
-@gluon.jit
-def store_pieces(  # noqa: ANN201, PLR0917
-    sums,
-    place,
-    outputs,
-    out_buffers,
-    vectors,
-    extents,
-    dtype: gl.constexpr,
-    WARPGROUP: gl.constexpr,
-    BEFORE: gl.constexpr,
-    FIXED: gl.constexpr,
-):
-    """The same through shared memory, in pieces of 64 columns."""
     c, c_rest, strides = outputs
     start_m, start_n = place
     CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
     WIDE: gl.constexpr = FIXED.BLOCK_SIZE_N // 64
     TURNS: gl.constexpr = FIXED.TURNS
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
-    for part in gl.static_range(pieces_of(FIXED)):
-        buffer = out_buffers.index(WARPGROUP * TURNS + (BEFORE + part) % TURNS)
-        if part < WIDE:
-            at = (start_m, start_n + part * 64)
-            values = sixty_four(sums, part * (64 // CHUNK), dtype, FIXED)
-        else:
-            at = (start_m, start_n + WIDE * 64 + (part - WIDE) * CHUNK)
-            values = sums[WIDE * (64 // CHUNK) + part - WIDE]
-            if strides[0] is None:
-                buffer = buffer._reinterpret(out_dtype, c_rest.block_type.shape, c_rest.layout)
-        values = finished(values, vectors, at, extents, FIXED, out_dtype)
-        to = c if part < WIDE else c_rest
-        store_block(to, buffer, values, at, extents, strides, pending_of(BEFORE + part, FIXED), FIXED.C_TRANSPOSED)
+    if TURNS == 0:
+        for part in gl.static_range(FIXED.BLOCK_SIZE_N // CHUNK):
+            at = (start_m, start_n + part * CHUNK)
+            values = finished(sums[part], vectors, at, extents, FIXED, out_dtype)
+            store_registers(c, values, at, extents, strides, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
+    else:
+        for part in gl.static_range(pieces_of(FIXED)):
+            buffer = out_buffers.index(WARPGROUP * TURNS + (BEFORE + part) % TURNS)
+            if part < WIDE:
+                at = (start_m, start_n + part * 64)
+                values = sixty_four(sums, part * (64 // CHUNK), dtype, FIXED)
+            else:
+                at = (start_m, start_n + WIDE * 64 + (part - WIDE) * CHUNK)
+                values = sums[WIDE * (64 // CHUNK) + part - WIDE]
+                if strides[0] is None:
+                    buffer = buffer._reinterpret(out_dtype, c_rest.block_type.shape, c_rest.layout)
+            values = finished(values, vectors, at, extents, FIXED, out_dtype)
+            to = c if part < WIDE else c_rest
+            store_block(to, buffer, values, at, extents, strides, pending_of(BEFORE + part, FIXED), FIXED.C_TRANSPOSED)
 
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"], do_not_specialize_on_alignment=["stride_cm", "stride_cn"])

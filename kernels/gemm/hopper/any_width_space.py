@@ -32,6 +32,8 @@ _NARROW, _NARROW_ROWS = 80, 256
 Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of the table's config
 for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
 """
+EXCHANGED, EXCHANGED_ROWS = (64, 128, 192), 256
+"""Columns of the tiles of `any_height`, and the most rows of A that it serves."""
 _ONE_WGMMA = 256
 _WHOLE = 192
 """Columns of the widest wgmma of three warpgroups."""
@@ -294,7 +296,9 @@ def _least_of_others(problem: Problem, device: Device) -> float:
 def _least_of_heights(problem: Problem, device: Device) -> float:
     """`_busiest` of the tiles of `any_height` that have all rows of A, at best."""
     rows = -(-problem.m // 16) * 16
-    return min(_busiest(rows, columns, problem, device) for columns in (64, 128, 192)) if rows <= 256 else math.inf
+    if rows > EXCHANGED_ROWS:
+        return math.inf
+    return min(_busiest(rows, columns, problem, device) for columns in EXCHANGED)
 
 
 RULES = (

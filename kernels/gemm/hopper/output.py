@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from tuner.kernels.base.blocks import known_multiple
+from tuner.kernels.base.blocks import multiples_known
 from tuner.kernels.base.epilogue import activate, saturate
 
 # Newer Triton releases have the first name, Triton 3.6 the second.
@@ -86,6 +86,19 @@ def along(transposed):  # noqa: ANN201
 
 
 @gluon.jit
+def store_values(c, values, place, extents, strides):  # noqa: ANN201
+    """Store a block of C through its pointer and strides, in the layout that its values have."""
+    row, column = place
+    M, N = extents
+    stride_m, stride_n = strides
+    rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
+    columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
+    inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)
+    offsets = (rows.to(gl.int64) * stride_m).expand_dims(1) + (columns.to(gl.int64) * stride_n).expand_dims(0)
+    gl.store(c + offsets, values, mask=inside)
+
+
+@gluon.jit
 def store_block(c, buffer, values, place, extents, strides, PENDING: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Store a block of C through its pointer and strides, or start to store it through a descriptor of C as stored.
 
@@ -93,15 +106,9 @@ def store_block(c, buffer, values, place, extents, strides, PENDING: gl.constexp
     """
     row, column = place
     M, N = extents[0], extents[1]
-    stride_m, stride_n = strides
-    if stride_m is not None:
+    if strides[0] is not None:
         # Let each warp store neighbours. In the layout of the sums, each of its stores would touch eight rows.
-        values = gl.convert_layout(values, along(TRANSPOSED))
-        rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
-        columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
-        inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)
-        offsets = (rows.to(gl.int64) * stride_m).expand_dims(1) + (columns.to(gl.int64) * stride_n).expand_dims(0)
-        gl.store(c + offsets, values, mask=inside)
+        store_values(c, gl.convert_layout(values, along(TRANSPOSED)), place, (M, N), strides)
     else:
         tma.store_wait(PENDING)
         synchronize()
@@ -136,20 +143,8 @@ def in_registers(columns, transposed):  # noqa: ANN201
 def store_registers(c, values, place, extents, strides, VECTOR: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Store 64 rows and 16 or 32 columns of C from registers; VECTOR: divides its leading stride, contiguous extent."""
     values = gl.convert_layout(values, in_registers(values.shape[1], TRANSPOSED))
-    row, column = place
-    rows = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, values.type.layout))
-    columns = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, values.type.layout))
-    M, N = extents[0], extents[1]
-    stride_m, stride_n = strides
-    if TRANSPOSED:
-        M = known_multiple(M, VECTOR)
-        stride_n = known_multiple(stride_n, VECTOR)
-    else:
-        N = known_multiple(N, VECTOR)
-        stride_m = known_multiple(stride_m, VECTOR)
-    inside = (rows < M).expand_dims(1) & (columns < N).expand_dims(0)
-    offsets = (rows.to(gl.int64) * stride_m).expand_dims(1) + (columns.to(gl.int64) * stride_n).expand_dims(0)
-    gl.store(c + offsets, values, mask=inside)
+    M, N, stride_m, stride_n = multiples_known(extents[0], extents[1], strides[0], strides[1], VECTOR, TRANSPOSED)
+    store_values(c, values, place, (M, N), (stride_m, stride_n))
 
 
 @gluon.jit
