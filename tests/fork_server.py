@@ -9,6 +9,7 @@ Reads one JSON object a line, {"program", "arguments", "env", "stdout", "stderr"
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -28,7 +29,7 @@ def leave() -> None:
     os._exit(status[0])
 
 
-import torch  # noqa: E402, F401
+import torch.distributed.tensor  # noqa: E402, F401  by whatever registers an operator, with all of sympy
 import triton  # noqa: E402, F401
 from triton.experimental.gluon.nvidia import hopper  # noqa: E402, F401
 from triton.runtime import cache  # noqa: E402
@@ -66,6 +67,7 @@ def become(asked: dict[str, Any]) -> None:
 cache.triton_key()
 if "TRITON_INTERPRET" not in os.environ:  # a pytest, which has one module's kernels to import at most
     registry.specs()
+gc.freeze()  # a pytest collects garbage some times before it ends: not among all that is imported here
 if asked := serve():
     become(asked)
     try:

@@ -197,10 +197,14 @@ def problems(spec: KernelSpec, device: Device, sizes: Sequence[int], draw: rando
     """Problems with views, all of which the kernel serves, that hold every pair of choices it serves at all."""
     columns = (*_computed(spec.op, sizes), VIEWS[spec.op], EXTRAS[spec.op])
     served: dict[tuple[Hashable, ...], tuple[Problem, str]] = {}
+    drawn = set()
     for _ in range(_DRAWS):
-        row = tuple(draw.choice(column) for column in columns)
+        row = tuple([draw.choice(column) for column in columns])
+        if row in drawn:
+            continue
+        drawn.add(row)
         problem = problem_of(spec.op, row)
-        if problem is not None and row not in served and spec.supports(problem, device) is None:
+        if problem is not None and spec.supports(problem, device) is None:
             served[row] = problem, row[-2]
         if len(served) == _KEPT:
             break
