@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 _SIZES = [
-    *("M", "N", "K", "GROUPS", "GROUP_SIZE_M"),
+    *("M", "N", "K", "N_FIRST", "N_SECOND", "N_THIRD", "GROUPS", "GROUP_SIZE_M"),
     *("stride_ab", "stride_bb", "stride_cb", "stride_bg", "A_BATCHED", "B_BATCHED"),
 ]
 _STRIDES = [

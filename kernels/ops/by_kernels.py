@@ -38,7 +38,10 @@ on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], torch.Tensor | None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
-_TENSORS = ("a", "b", "up", "out", "bias", "scale_a", "scale_b", "ends", "down", "experts", "shares")
+_TENSORS = (
+    *("a", "b", "up", "second", "third", "out", "bias", "second_bias", "third_bias"),
+    *("scale_a", "scale_b", "ends", "down", "experts", "shares"),
+)
 on_change(_torch_serves.clear)
 
 

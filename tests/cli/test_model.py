@@ -201,7 +201,10 @@ def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
 def test_json_has_the_families_as_numbers(run, tmp_path, written):
     code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
     assert code == 0
-    *_, last, mlp, norm = json.loads(said)["families"]
+    *_, last, merged, mlp, norm = json.loads(said)["families"]
+    assert (merged["m"], merged["op"], merged["n"], merged["parts"], merged["count"]) == (
+        *("1-2", "merged_linear", 128, "64+32+32", 4),
+    )
     assert (mlp["op"], mlp["n"], mlp["k"], mlp["epilogue"], mlp["count"]) == ("gated_linear", 96, 64, "silu", 4)
     assert (last["m"], last["n"], last["k"], last["count"], last["note"]) == ("1-4", 128, 64, 1, "lm_head")
     assert (norm["op"], norm["n"], norm["k"], norm["eps"], norm["count"]) == ("rms_norm", 64, 1, 1e-6, 9)
@@ -217,9 +220,9 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     out = tmp_path / "llama.csv"
     code, said, err = run("model", path, "--m", "1-512,8192", "--out", out)
     assert code == 0, err
-    assert f"7 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
+    assert f"8 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
     columns = ("m", "n", "k", "dtype", "layout", "count", "note")
-    *listed, gated, gated_of_prefill, norms, norms_of_prefill = rows(out)
+    *listed, merged, gated, gated_of_prefill, norms, norms_of_prefill = rows(out)
     assert [tuple(row[name] for name in columns) for row in listed] == [
         ("1-512", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
         ("8192", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
@@ -232,10 +235,12 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
         ("1-512", "128256", "4096", "bfloat16", "nt", "1", "lm_head"),  # a prefill needs its last tokens alone
     ]
     names = "input_layernorm post_attention_layernorm model.norm"
-    mlps = ("1-512", "14336", "4096", "bfloat16", "nt", "silu", "gated_linear", "", "32", "mlp")
+    mlps = ("1-512", "14336", "4096", "bfloat16", "nt", "silu", "gated_linear", "", "", "32", "mlp")
+    joined = ("1-2", "6144", "4096", "bfloat16", "nt", "", "merged_linear", "", "4096+1024+1024", "32", "self_attn")
+    assert tuple(merged.values()) == joined
     assert tuple(gated.values()) == mlps
     assert gated_of_prefill == gated | {"m": "8192"}
-    assert tuple(norms.values()) == ("1-512", "4096", "1", "bfloat16", "nn", "", "rms_norm", "1e-06", "65", names)
+    assert tuple(norms.values()) == ("1-512", "4096", "1", "bfloat16", "nn", "", "rms_norm", "1e-06", "", "65", names)
     assert norms_of_prefill == norms | {"m": "8192"}
     found = suite.load_with_ladders(out)
     assert [(str(each), isinstance(each, Ladder)) for each in found][:2] == [
@@ -286,6 +291,29 @@ def test_gated_mlps_are_families_beside_their_products(name, expected, run, tmp_
     assert {each.n for each in problems} == {int(n) for n, *_ in expected}
     products = [row for row in rows(out) if not row.get("op") and re.search("gate_proj|gate_up_proj", row["note"])]
     assert len(products) == len(expected)
+
+
+def merged_rows(path):
+    names = ("m", "n", "epilogue", "parts", "count")
+    return [tuple(row[name] for name in names) for row in rows(path) if row.get("op") == "merged_linear"]
+
+
+def test_attention_is_a_family_of_few_rows_beside_its_products(run, tmp_path, written):
+    out = tmp_path / "out.csv"
+    for name, typed, fields, expected in (
+        ("llama", [], {}, [("1-2", "128", "", "64+32+32", "4")]),
+        ("llama", [], {"attention_bias": True}, [("1-2", "128", "bias", "64+32+32", "4")]),
+        ("llama", ["--tp", 2], {}, [("1-2", "64", "", "32+16+16", "4")]),
+        ("llama", ["--dtype", "e4m3"], {}, []),
+        ("phi", [], {}, []),  # one weight has all of them
+        ("deepseek", [], {}, [("1-2", "80", "", "32+48", "4")]),  # what q and both k and v are made of
+    ):
+        assert run("model", written(name, **fields), *typed, "--m", "1-8", "--out", out)[0] == 0
+        assert merged_rows(out) == expected, (name, typed)
+        assert all(each.m <= 2 for each in suite.load(out) if each.op == "merged_linear")
+    for typed, m in (("2,64", ["2"]), ("2-64", ["2"]), ("1,2,8", ["1,2"]), ("8-64", [])):
+        assert run("model", written("llama"), "--m", typed, "--out", out)[0] == 0
+        assert [row[0] for row in merged_rows(out)] == m
 
 
 def test_gated_mlps_that_no_kernel_computes_are_no_families(run, tmp_path, written):

@@ -69,6 +69,9 @@ def launched(spec: KernelSpec, inputs: Inputs, case: Case) -> torch.Tensor:
     return inputs.buffer.view(-1).view(torch.uint8)
 
 
+_READ = ("a", "b", "up", "second", "third")
+
+
 def laid_out(inputs: Any, view: str) -> Any:
     """The same operands in memory as a view of `covering.VIEWS` has them; what lies between their rows is NaN."""
     if view == "transposed":
@@ -76,9 +79,10 @@ def laid_out(inputs: Any, view: str) -> Any:
         return dataclasses.replace(inputs, out=out.mT, buffer=buffer)
     if view not in ("strided", "odd"):
         return inputs  # as make_inputs has them: "shifted" is a problem that is not aligned
-    given = {name: getattr(inputs, name) for name in ("a", "b", "up") if hasattr(inputs, name)}
+    given = {name: getattr(inputs, name) for name in _READ if getattr(inputs, name, None) is not None}
     spaced = {name: spread(tensor, gap(tensor, view)) for name, tensor in given.items()}
-    out, buffer = framed(inputs.out, gap(inputs.out, view))
+    # The products of merged layers lie one after another, whatever the operands' rows do.
+    out, buffer = framed(inputs.out, 0 if "second" in given else gap(inputs.out, view))
     return dataclasses.replace(inputs, **spaced, out=out, buffer=buffer)
 
 

@@ -45,6 +45,7 @@ VIEWS = {
     "grouped_mm": ("dense",),
     "fused_experts": ("dense", "shifted", "strided", "odd"),
     "gated_linear": ("dense", "shifted", "strided", "odd"),
+    "merged_linear": ("dense", "shifted", "strided", "odd"),
     "vector_add": ("dense", "shifted"),
     "softmax": ("dense", "shifted"),
     "rms_norm": ("dense", "shifted", "strided", "odd"),
@@ -70,6 +71,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, Extra], ...], ...]] = {
         (("groups", experts), ("top_k", top_k)) for experts, top_k in ((1, 1), (5, 2), (3, 3), (40, 1))
     ),
     "gated_linear": ((),),
+    "merged_linear": ((("parts", 2),), (("parts", 3),)),
     "vector_add": ((),),
     "softmax": ((),),
     "rms_norm": ((("eps", 1e-6),), (("eps", 1e-5),), (("eps", 0.5),)),
@@ -81,10 +83,12 @@ LAID_OUT = {
     "rms_norm": ("nn",),
     "fused_experts": ("nt",),
     "gated_linear": ("nt",),
+    "merged_linear": ("nt",),
 }
 """Layouts of the ops that do not take all of them, and have one dtype.
 
-Those that only move memory have no K and no epilogue, a vector no N either; experts and gated layers have no bias.
+Those that only move memory have no K and no epilogue, a vector no N either; experts and gated layers have no bias. Of
+merged layers the number of parts is drawn.
 """
 _DRAWS = 20_000
 _KEPT = 6_000
@@ -217,6 +221,8 @@ def _computed(op: str, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[Hashabl
         return (*sizes, OPERANDS, OUTPUTS, LAYOUTS, EPILOGUES)
     if op in ("fused_experts", "gated_linear"):
         return (*sizes, OPERANDS[:5], (None,), LAID_OUT[op], ACTIVATIONS)
+    if op == "merged_linear":
+        return ((1, 2), *sizes[1:], OPERANDS[:5], (None,), LAID_OUT[op], ("none", "bias"))
     extents = (sizes[0], sizes[2], (1,)) if op in ("softmax", "rms_norm") else (sizes[2], (1,), (1,))
     return (*extents, OPERANDS[:3], (None,), LAID_OUT[op], ("none",))
 
@@ -227,10 +233,17 @@ def problem_of(op: str, row: tuple) -> Problem | None:
     operands = {"a_dtype": a_dtype, "b_dtype": b_dtype, "precision": precision}
     aligned = None if view in ("dense", "strided") else False
     written = {"out_dtype": out, "layout": layout, "aligned": aligned, "epilogue": epilogue}
+    extras = {name: _parts(n, value) if name == "parts" else value for name, value in extras}
     try:
-        return Problem(m, n, k, **operands, **written, op=op, extras=dict(extras))
+        return Problem(m, n, k, **operands, **written, op=op, extras=extras)
     except ProblemError:
         return None
+
+
+def _parts(n: int, count: int) -> str:
+    """N as a sum, the first part the largest: q has more rows than k and v."""
+    others = [max(1, n // 6)] * (count - 1)
+    return "+".join(map(str, (n - sum(others), *others)))
 
 
 def cover(rows: list[tuple[Hashable, ...]], draw: random.Random) -> list[tuple[Hashable, ...]]:

@@ -69,13 +69,26 @@ def test_a_new_m_of_a_tuned_family_is_served_and_one_beyond_is_a_miss_that_names
         assert typed[3].startswith("17-512x")
 
 
+def test_a_miss_of_merged_layers_names_the_rows_that_their_kernel_takes():
+    problem = Problem(1, 6144, 4096, **NT, op="merged_linear", extras={"parts": "4096+1024+1024"})
+    beyond = resolver().decide(problem, H200)
+    assert beyond.match.config == registry.find("merged_linear", "merged_gemv").default_config(problem, H200)
+    typed = shlex.split(advice.command(problem, beyond.untuned))
+    (ladder,) = text.read_all("merged_linear", generic_key.cells(typed[-1]))
+    assert (ladder.first_m, ladder.last_m, ladder.family) == (1, 2, problem.group())
+
+
 def test_a_suite_takes_a_range_of_rows_for_every_op(tmp_path):
     path = tmp_path / "suite.csv"
     rows = ("grouped_mm,nt,,,5,", "bmm,nt,,8,,", ",nt,bias+gelu,,,", "softmax,nn,,,,", "fused_experts,nt,silu,,5,2")
     rows += ("gated_linear,nt,silu,,,",)
     lines = [f"{row},,{'1' if row.startswith('softmax') else '64'}" for row in rows] + ["rms_norm,nn,,,,,1e-6,1"]
     path.write_text(
-        "op,layout,epilogue,batch,groups,top_k,eps,k,m,n,dtype\n" + "".join(f"{line},1-64,64,bf16\n" for line in lines)
+        "op,layout,epilogue,batch,groups,top_k,eps,k,m,n,dtype,parts\n"
+        + "".join(f"{line},1-64,64,bf16,\n" for line in lines)
+        + "merged_linear,nt,bias,,,,,64,1-2,64,bf16,32+16+16\n"
     )
     found = suite.load_with_ladders(path)
-    assert [(type(each), each.first_m, each.last_m) for each in found] == 7 * [(Ladder, 1, 64)]
+    *others, merged = [(type(each), each.first_m, each.last_m) for each in found]
+    assert others == 7 * [(Ladder, 1, 64)]
+    assert merged == (Ladder, 1, 2)

@@ -247,6 +247,7 @@ def test_no_kernel_takes_more_threads_than_a_block_has(arch):
         "grouped_mm": Problem(512, 512, 512, op="grouped_mm", extras={"groups": 4}),
         "fused_experts": Problem(512, 512, 512, layout="nt", op="fused_experts", extras={"groups": 4, "top_k": 2}),
         "gated_linear": Problem(512, 512, 512, layout="nt", op="gated_linear"),
+        "merged_linear": Problem(1, 512, 512, layout="nt", op="merged_linear", extras={"parts": "256+256"}),
         "softmax": Problem(512, 4096, 1, op="softmax"),
         "rms_norm": Problem(512, 4096, 1, op="rms_norm", extras={"eps": 1e-6}),
         "vector_add": Problem(4096, 1, 1, op="vector_add"),

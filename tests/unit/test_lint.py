@@ -32,6 +32,7 @@ PROBLEMS = (
     Problem(64, 768, 2048, layout="nt", op="fused_experts", epilogue="silu", extras={"groups": 128, "top_k": 8}),
     Problem(2, 4864, 896, layout="nt", op="gated_linear", epilogue="silu"),
     Problem(300, 4864, 896, dtype="bf16", layout="nt", op="gated_linear", epilogue="silu"),
+    Problem(1, 6144, 4096, dtype="bf16", layout="nt", op="merged_linear", extras={"parts": "4096+1024+1024"}),
     Problem(4096, 1, 1, op="vector_add", dtype="fp32"),
     Problem(512, 4096, 1, op="softmax", dtype="bf16"),
     Problem(512, 4096, 1, op="rms_norm", dtype="bf16", extras={"eps": 1e-6}),

@@ -21,6 +21,7 @@ KERNELS = {
     "gated.jit": ["gated_kernel"],
     "gated.gemv_jit": ["gated_gemv_kernel"],
     "gated.hopper_jit": ["gated_kernel"],
+    "merged.gemv_jit": ["merged_gemv_kernel"],
     "softmax.whole_jit": ["whole_kernel"],
     "softmax.online_jit": ["online_kernel"],
     "softmax.split_jit": ["split_sums_kernel", "split_write_kernel"],

@@ -21,7 +21,7 @@ from tuner.problem import dtype as dtypes
 
 _DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 """Of linear layers, by `--dtype`."""
-_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "eps", "count", "note")
+_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "eps", "parts", "count", "note")
 
 if TYPE_CHECKING:
     from tuner.models.families import ModelGemms
@@ -58,7 +58,8 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     commands = families.moe_commands(gemms, experts.typed(name, asked))
     if as_json:
         every = [
-            {"m": line.ms, **line.product._asdict(), "top_k": line.top_k, "eps": line.eps}
+            {"m": line.ms, **line.product._asdict(), "top_k": 0, "eps": 0.0, "parts": ""}
+            | dict(line.extras)
             | {"count": line.count, "note": line.note}
             for line in listed
         ]

@@ -209,12 +209,16 @@ def _without_memory(seen: Recording) -> list[Address] | None:
     return [Address(_address_without_memory(each), 1, slot) for slot, each in enumerate(given)]
 
 
+_MORE_TENSORS = ("up", "second", "third", "bias", "second_bias", "third_bias")
+
+
 def operands_of(operands: Any) -> list[Any] | None:
-    """A call's tensors in the order of its addresses: output, A, B, up, bias; None where it has others."""
+    """A call's tensors in the order of its addresses: output, A, all weights and biases; None where it has others."""
     others = (getattr(operands, name, None) for name in ("scale_a", "scale_b", "ends", "experts"))
     if not hasattr(operands, "b") or any(each is not None for each in others):
         return None
-    given = [operands.out, operands.a, operands.b, getattr(operands, "up", None), getattr(operands, "bias", None)]
+    more = (getattr(operands, name, None) for name in _MORE_TENSORS)
+    given = [operands.out, operands.a, operands.b, *more]
     return [each for each in given if each is not None]
 
 

@@ -18,6 +18,7 @@ from tuner.lookup.row import Row
 from tuner.problem import Problem
 from tuner.problem.batches import batch_of, split
 from tuner.problem.gemm_fields import MAX_SIZE
+from tuner.problem.merged_parts import MOST_ROWS
 
 _MOST_CHARACTERS = 2000
 """The longest command that a warning says to type: a key may hold words of any length."""
@@ -55,7 +56,7 @@ def command(
         ranges: dict[str, str] = {}
         if op not in text.ONE_M:
             batch = batch_of(p)
-            ranges = {"M": _range(untuned[0], p.m, FEWEST_LAST_M)}
+            ranges = {"M": _range(untuned[0], p.m, MOST_ROWS if op == "merged_linear" else FEWEST_LAST_M)}
             ranges |= {} if batch is None else {"batch": _range(untuned[1], batch, 1)}
         return shlex.join(["tuner", "run", "--kernel", op, "--problem", text.write(p, **ranges)])
     except ProblemError:

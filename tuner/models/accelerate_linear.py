@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from tuner.kernels.ops.linear import DTYPES, linear, linear_preference, problem
+from tuner.kernels.ops.linear import DTYPES, LinearPreference, linear, linear_preference, problem
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
 from tuner.problem import dtype as dtypes
@@ -38,6 +39,49 @@ class TunedLinear(PatchedLayer, nn.Linear):  # type: ignore[misc]  # torch is no
         return linear(input, weight, bias, preferred)
 
 
+class Handover:
+    """What attention hands to its layers while its forward runs.
+
+    Attributes:
+        given: Its input, and the products of that with the weights of its layers; None at all other times.
+    """
+
+    def __init__(self) -> None:
+        self.given: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HandedChoice:
+    """How a layer is served whose block may have multiplied already.
+
+    Attributes:
+        preferred: Who serves it otherwise.
+        handover: Where its block puts the products.
+        place: Which of them is the layer's.
+    """
+
+    preferred: LinearPreference
+    handover: Handover
+    place: int
+
+
+class HandedLinear(TunedLinear):
+    """A layer that returns the product that its block has made of the input; else it is a `TunedLinear`.
+
+    Another thread's product is of another input, which no other layer is given.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name, by which callers may pass it
+        """Compute what nn.Linear does."""
+        parameters, choice = self._parameters, self.__dict__.get(CHOICE)
+        if not isinstance(choice, HandedChoice) or not parameters.keys() >= {"weight", "bias"}:
+            return nn.Linear.forward(self, input)
+        given = choice.handover.given
+        if given is not None and given[0] is input:
+            return given[1][choice.place]
+        return linear(input, parameters["weight"], parameters["bias"], choice.preferred)
+
+
 def patch_linear(layer: nn.Linear, backend: str) -> str | None:
     """Replace the forward of a linear layer, or say why it is left on torch."""
     if why := _obstacle(layer):
@@ -60,7 +104,7 @@ def _obstacle(layer: nn.Linear) -> str | None:  # noqa: PLR0911  one return for 
     """Why a layer is left on torch, or None."""
     if why := class_obstacle(layer):
         return why
-    if type(layer).forward not in (nn.Linear.forward, TunedLinear.forward):
+    if type(layer).forward not in (nn.Linear.forward, TunedLinear.forward, HandedLinear.forward):
         return f"{original_class(layer).__name__} defines its own forward"
     weight, bias = (layer._parameters.get(name, _COMPUTED) for name in ("weight", "bias"))
     if weight is None or weight is _COMPUTED or bias is _COMPUTED:

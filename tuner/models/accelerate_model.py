@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from tuner.errors import InputError
+from tuner.models.accelerate_attention import attention_layers, patch_attention
 from tuner.models.accelerate_experts import holds_experts, patch_experts
 from tuner.models.accelerate_linear import NOT_TRANSPOSED, is_conv1d, patch_linear
 from tuner.models.accelerate_mlp import gates, holds_mlp, patch_mlp
@@ -37,6 +38,7 @@ class Acceleration:
             their weight run on the tuned one or by their own forward.
         experts: The names of the blocks of experts that may run on tuned kernels.
         mlps: The names of the gated MLPs whose gate and up may run in one launch.
+        attentions: The names of the attention blocks whose q, k and v may run in one launch.
     """
 
     backend: str
@@ -45,12 +47,15 @@ class Acceleration:
     norms: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
+    attentions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say how many layers may run on tuned kernels, and for each reason how many are left on torch."""
         done = [f"on tuned kernels (backend {self.backend!r}): {_counted(self.exchanged)}"]
         if self.mlps:
             done.append(f"gate and up in one launch: {_counted(self.mlps, 'block')}")
+        if self.attentions:
+            done.append(f"q, k and v in one launch: {_counted(self.attentions, 'block')}")
         if self.experts:
             done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
         if self.norms:
@@ -80,7 +85,8 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
     left: dict[str, list[str]] = {}
     why: str | None
     tried_mlps, tried_norms = gates(), forms()
-    for name, layer in _named(model, only):
+    named = [*_named(model, only)]
+    for name, layer in named:
         if backend == "torch":
             why, kind = 'backend="torch"', ""
         elif isinstance(layer, nn.Linear):
@@ -98,9 +104,21 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
         else:
             restore_class(layer)
             left.setdefault(why, []).append(name)
+    done["attentions"] = [*_merge_attention(model, {id(layer) for _, layer in named}, backend)]
     result = Acceleration(backend, left=_as_tuples(left), **_as_tuples(done))
     _logger.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", result)
     return result
+
+
+def _merge_attention(model: nn.Module, changed: Container[int], backend: str) -> Iterator[str]:
+    """Yield the names of attention blocks that multiply their input once from now on, of those with a layer changed."""
+    for name, block in model.named_modules():
+        if not any(id(block._modules[each]) in changed for each in attention_layers(block) or ()):
+            continue
+        if backend != "torch" and patch_attention(block, backend):
+            yield name
+        else:
+            restore_class(block)
 
 
 def _as_tuples(names: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:

@@ -13,15 +13,17 @@ import torch
 
 from tuner.errors import ModelError
 from tuner.models import forward, norm_calls, sharding
+from tuner.models.accelerate_attention import attention_layers, merged_input
 from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
 from tuner.models.accelerate_mlp import gate_of, holds_mlp
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
-from tuner.models.lines import Line
+from tuner.models.lines import Extras, Line
 from tuner.models.norm_calls import Norms
 from tuner.models.products import Product
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 from tuner.problem.gemm_fields import contiguous_aligned
+from tuner.problem.merged_parts import DTYPES, MOST_ROWS, PARTS, parts_text
 
 _SHAPES = ((3, 5), (4, 7))
 """The sequences, and the tokens of each, of two runs. No M is a multiple of both counts in both runs."""
@@ -38,7 +40,7 @@ class GemmFamily:
         factor: the M of one token or sequence: 1, or for experts how many each token goes to. For FIXED, M itself.
         weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
         count: how often a step calls it.
-        top_k, eps: see `Line`.
+        extras: see `Line`.
     """
 
     product: Product
@@ -46,8 +48,7 @@ class GemmFamily:
     factor: int
     weights: tuple[str, ...]
     count: int
-    top_k: int = 0
-    eps: float = 0.0
+    extras: Extras = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class ModelGemms:
         experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
         norms: families of `rms_norm` for norms that `accelerate` runs on it.
         mlps: families of `gated_linear` for gated MLPs that `accelerate` runs on it; gate and up are families too.
+        merged: families of `merged_linear` for attention that `accelerate` runs on it; q, k and v are families too.
     """
 
     families: tuple[GemmFamily, ...]
@@ -69,11 +71,12 @@ class ModelGemms:
     experts: tuple[GemmFamily, ...] = ()
     norms: tuple[GemmFamily, ...] = ()
     mlps: tuple[GemmFamily, ...] = ()
+    merged: tuple[GemmFamily, ...] = ()
 
     @property
     def all(self) -> tuple[GemmFamily, ...]:
         """All families."""
-        return *self.families, *self.mlps, *self.experts, *self.norms
+        return *self.families, *self.merged, *self.mlps, *self.experts, *self.norms
 
 
 def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
@@ -115,7 +118,8 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     names_of_all = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     whole = tuple(name for name in names_of_all if sharding.is_whole(model, name))
     experts, norms = tuple(_experts(model, families)), tuple(_norms(model, normalized, tp))
-    return ModelGemms(families, dict(left_out), whole, experts, norms, tuple(_mlps(model, weights, tp)))
+    mlps, merged = tuple(_mlps(model, weights, tp)), tuple(_merged(model, weights))
+    return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged)
 
 
 def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int) -> Iterator[GemmFamily]:
@@ -140,6 +144,40 @@ def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]],
         yield GemmFamily(*key, tuple(dict.fromkeys(names)), len(names))
 
 
+def _merged(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]]) -> Iterator[GemmFamily]:
+    """Yield the families of `merged_linear` of a model's attention, by the generic names of products' weights."""
+    blocks: dict[str, list[torch.nn.Module]] = {}
+    for name, block in model.named_modules():
+        if attention_layers(block):
+            blocks.setdefault(sharding.generic(name), []).append(block)
+    merged: dict[tuple[Product, Extras], list[str]] = {}
+    for name, alike in blocks.items():
+        inputs = {merged_input(block) for block in alike}
+        found = inputs.pop() if len(inputs) == 1 else None
+        if found is None:
+            continue
+        layers = [f"{name}.{layer}.weight" for layer in found.layers]
+        keys = [[key for key, names in weights.items() if layer in names] for layer in layers]
+        if any(len(each) != 1 or each[0][1:] != (TOKENS, 1) for each in keys):
+            continue
+        products = [each[0][0] for each in keys]
+        if (product := _as_one(products)) is not None:
+            extras: Extras = ((PARTS, parts_text(each.n for each in products)),)
+            merged.setdefault((product, extras), []).extend([name] * weights[keys[0][0]].count(layers[0]))
+    for (product, extras), names in merged.items():
+        yield GemmFamily(product, TOKENS, 1, tuple(dict.fromkeys(names)), len(names), extras)
+
+
+def _as_one(products: Sequence[Product]) -> Product | None:
+    """The product with all weights of products of one input; None where they differ in more than their columns."""
+    first, n = products[0], sum(each.n for each in products)
+    kinds = {each._replace(n=n, aligned=True) for each in products}
+    if len(kinds) > 1 or first.op != "matmul" or first.scaling != "none" or first.a_dtype not in DTYPES:
+        return None
+    aligned = contiguous_aligned("merged_linear", (1, n, first.k), (first.a_dtype,) * 3, first.layout)
+    return first._replace(op="merged_linear", n=n, aligned=aligned)
+
+
 def _norms(model: Any, normalized: Mapping[Norms, list[int]], tp: int) -> Iterator[GemmFamily]:
     """Yield the families of a model's norms. GPUs may divide the rows of heads among them; other rows every GPU has."""
     families: dict[tuple[Product, float, str, int], list[str]] = {}
@@ -152,7 +190,7 @@ def _norms(model: Any, normalized: Mapping[Norms, list[int]], tp: int) -> Iterat
                 key = product, eps, of, factor // gpus
                 families.setdefault(key, []).extend([name] * rows[:half].count(one))
     for (product, eps, of, factor), names in families.items():
-        yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), eps=eps)
+        yield GemmFamily(product, of, factor, tuple(dict.fromkeys(names)), len(names), (("eps", eps),))
 
 
 def _gated(product: Product, n: int, activation: str) -> Product:
@@ -178,7 +216,7 @@ def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]
                 epilogue=activation,
                 aligned=all(each.aligned for each in both),
             )
-            yield GemmFamily(product, TOKENS, 1, (name,), len(blocks[name]), first.factor)
+            yield GemmFamily(product, TOKENS, 1, (name,), len(blocks[name]), (("top_k", first.factor),))
 
 
 def _by_block(families: Sequence[GemmFamily]) -> dict[str, list[GemmFamily]]:
@@ -238,12 +276,16 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
             int(re.split("[-,]", cell)[0]),
             each.count,
             " ".join(map(_short, each.weights)),
-            each.top_k,
-            each.eps,
+            each.extras,
         )
         for each in gemms.all
-        for cell in sizes.cells(each.of, each.factor)
+        for cell in _sizes_of(each.product, sizes).cells(each.of, each.factor)
     ]
+
+
+def _sizes_of(product: Product, sizes: Sizes) -> Sizes:
+    """Those of the sizes that kernels of a product take."""
+    return sizes.up_to(MOST_ROWS) if product.op == "merged_linear" else sizes
 
 
 def moe_commands(gemms: ModelGemms, quantization: str) -> list[str]:

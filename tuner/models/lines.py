@@ -12,6 +12,7 @@ from tuner.problem import Problem, suite
 from tuner.problem import dtype as dtypes
 from tuner.problem.generic_key import Extra
 
+Extras = tuple[tuple[str, Extra], ...]
 _COLUMNS = (*suite.REQUIRED, *suite.OPTIONAL, *suite.OTHER_OPS, "count", "note")
 _SHARED = ("op", "a_dtype", "b_dtype", "out_dtype", "layout", "aligned", "epilogue", "precision")
 """The fields that a product and its problem both have, with the same values."""
@@ -27,8 +28,7 @@ class Line:
         m: one of them.
         count: how often it is called.
         note: which layers call it.
-        top_k: how many experts a token is sent to; 0 for ops other than `fused_experts`.
-        eps: what is added to the mean of the squares; 0 for ops other than `rms_norm`.
+        extras: what else the op's problem has: "top_k", "eps" or "parts" (`tuner.Problem`).
     """
 
     product: Product
@@ -36,8 +36,7 @@ class Line:
     m: int
     count: int
     note: str = ""
-    top_k: int = 0
-    eps: float = 0.0
+    extras: Extras = ()
 
     def cells(self) -> dict[str, str]:
         """The cells by column; those with a problem's default are empty.
@@ -46,7 +45,7 @@ class Line:
             ProblemError: there is no such problem.
         """
         product = self.product
-        described = problem(product, self.m, self.top_k, self.eps)
+        described = problem(product, self.m, self.extras)
         extras = dict(described.extras)
         usual = Problem.from_fields({**described.fields(), "aligned": None}).aligned
         out_dtype = dtypes.default_out(product.a_dtype, scaled=product.scaling != "none")
@@ -67,27 +66,27 @@ class Line:
             "groups": str(extras.get("groups", "")),
             "top_k": str(extras.get("top_k", "")),
             "eps": str(extras.get("eps", "")),
+            "parts": str(extras.get("parts", "")),
             "count": str(self.count),
             "note": self.note,
         }
 
 
-def problem(product: Product, m: int, top_k: int = 0, eps: float = 0.0) -> Problem:
-    """The problem of a product with an M; `top_k` and `eps` as `Line` has them.
+def problem(product: Product, m: int, extras: Extras = ()) -> Problem:
+    """The problem of a product with an M; `extras` as `Line` has them.
 
     Raises:
         ProblemError: there is no such problem.
     """
     number = {"bmm": "batch", "grouped_mm": "groups", "fused_experts": "groups"}.get(product.op)
-    extras: dict[str, Extra] = {number: product.number} if number else {}
-    extras |= {name: value for name, value in (("top_k", top_k), ("eps", eps)) if value}
+    counted = {number: product.number} if number else {}
     return Problem(
         m,
         product.n,
         product.k,
         **{name: getattr(product, name) for name in _SHARED},
         scaling=None if product.scaling == "none" else product.scaling,
-        extras=extras,
+        extras=counted | dict(extras),
     )
 
 

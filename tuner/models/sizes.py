@@ -33,6 +33,12 @@ class Sizes:
         single = (m for each in parts if not isinstance(each, range) for m in each)
         return Sizes(ranges, tuple(check_size("M", m) for m in single))
 
+    def up_to(self, most: int) -> Sizes:
+        """Those of the sizes that are no larger."""
+        ranges = [range(each[0], min(each[-1], most) + 1) for each in self.ranges if each[0] <= most]
+        single = (*(each[0] for each in ranges if len(each) == 1), *(m for m in self.single if m <= most))
+        return Sizes(tuple(each for each in ranges if len(each) > 1), single)
+
     def cells(self, of: str, factor: int) -> list[str]:
         """The cells of the column m of a family's lines.
 

@@ -27,7 +27,17 @@ from tuner.problem import dtype as dtypes
 Extra = int | float | str | bool
 LAYOUT = "keyed"
 """The layout of these problems, which have no operands A and B."""
-SIZED = ("matmul", "bmm", "grouped_mm", "fused_experts", "gated_linear", "vector_add", "softmax", "rms_norm")
+SIZED = (
+    "matmul",
+    "bmm",
+    "grouped_mm",
+    "fused_experts",
+    "gated_linear",
+    "merged_linear",
+    "vector_add",
+    "softmax",
+    "rms_norm",
+)
 """Ops whose problems have M, N and K; no other op may have one of these names."""
 FACTS = ("dtype", "aligned", "one")
 SOURCE = "kernel.source"

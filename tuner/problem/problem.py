@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ProblemError
 from tuner.problem import dtype as dtypes
-from tuner.problem import gemm_fields, op_counts
+from tuner.problem import gemm_fields, merged_parts, op_counts
 from tuner.problem import generic_key as keyed
 from tuner.problem.gemm_fields import ACTIVATIONS, COARSE_SUMS, LAYOUTS
 from tuner.problem.generic_key import Extra
@@ -118,6 +118,8 @@ class Problem:
         gemm_fields.check_scaling(op, extras, a_dtype)
         if op == "rms_norm":
             extras["eps"] = gemm_fields.check_eps(extras.get("eps"))
+        elif op == "merged_linear":
+            extras[merged_parts.PARTS] = merged_parts.check_parts(extras.get(merged_parts.PARTS), n)
         scaled = "scaling" in extras
         out_dtype = dtypes.canonical(out_dtype) if out_dtype else dtypes.default_out(a_dtype, scaled=scaled)
         if extras.get("fast_accum") is (out_dtype in COARSE_SUMS):

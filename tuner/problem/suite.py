@@ -21,7 +21,7 @@ OPTIONAL = (
     "invariant",
 )
 """Columns that are passed to the problem; an empty cell means the problem's default."""
-OTHER_OPS = ("op", "batch", "groups", "top_k", "listed", "eps")
+OTHER_OPS = ("op", "batch", "groups", "top_k", "listed", "eps", "parts")
 """Columns for ops other than matmul: the op's name, then further keys that go into `Problem.extras`."""
 REMARKS = ("group", "count", "note")
 """Columns for people, which change nothing that is measured; `count` is how often a step or a program calls it. Any
@@ -71,8 +71,8 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
             The columns are m, n, k, dtype and layout; and optionally a_dtype, b_dtype, out_dtype, epilogue, precision,
-            aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, eps, group, count and
-            note.
+            aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, eps, parts, group,
+            count and note.
             m and batch may be a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
         read: for a kernel with columns of its own, turns a line's cells without those for people into its problem
             (`KernelSpec.read`).
@@ -233,5 +233,5 @@ def _truth(name: str, cell: str) -> bool:
     return _TRUTH[cell.lower()]
 
 
-_OF_EXTRA: dict[str, Callable[[str, str], Any]] = {"listed": _truth, "eps": _number}
+_OF_EXTRA: dict[str, Callable[[str, str], Any]] = {"listed": _truth, "eps": _number, "parts": lambda _, cell: cell}
 """What reads the cells of further keys; all others are sizes."""

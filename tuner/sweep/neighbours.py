@@ -11,8 +11,9 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.problem import Problem
-from tuner.problem.batches import split, with_batch
+from tuner.problem.batches import split
 from tuner.problem.distance import distance, key_distance
+from tuner.problem.merged_parts import PARTS
 from tuner.store.records import Winner
 
 
@@ -36,8 +37,10 @@ def nearest(problem: Problem, winners: Iterable[Winner], sm_count: int) -> list[
     return list(dict.fromkeys(config for _, config in ranked))
 
 
-def _group(problem: Problem) -> Problem:
-    return with_batch(problem.with_shape(1, 1, 1), 1)
+def _group(problem: Problem) -> tuple[object, ...]:
+    """All that tells a problem apart but its sizes."""
+    parts = [value for name, value in problem.fields().items() if name not in ("m", "n", "k", "extras")]
+    return (*parts, *(pair for pair in problem.extras if pair[0] not in ("batch", PARTS)))
 
 
 FARTHEST = 4

@@ -1,0 +1,254 @@
+"""The products of one input with two or three weights by `merged_linear`, in one launch, where tables say so.
+
+`tuner.models.accelerate` makes attention call it. An eager call that the kernel does not serve is the caller's own.
+torch.compile and torch.export see one operator, `triton_tuner::merged_by_evidence`, which chooses at each run; what the
+kernel does not serve there is a product for each weight.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tuner.kernels.base.operands import is_aligned
+from tuner.kernels.merged.operands import in_places, split
+from tuner.kernels.ops import arguments, autocast, dispatch
+from tuner.kernels.ops.left_to_torch import LeftToTorch
+from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
+from tuner.kernels.ops.operators import Planned, define, operator, plan_first
+from tuner.kernels.ops.problem import problem_of
+from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
+from tuner.launch.torch_precision import torch_precision
+from tuner.lookup import evidence, lookup
+from tuner.problem import Problem
+from tuner.problem import dtype as dtypes
+from tuner.problem.merged_parts import MOST_ROWS, PARTS, parts_text
+
+CALL_CACHE = CallCache()
+Tensors = Sequence[torch.Tensor]
+"""The weights [N_i, K], or the biases [N_i] of all of them; no biases where they have none."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MergedPreference:
+    """Who serves the merged layers of one family.
+
+    Attributes:
+        is_auto: Whether the kernel serves only what a table says that it is no slower at.
+        widths: The rows of each weight.
+        has_bias: Whether each weight has a bias.
+        options: The key of these calls among the plans.
+        left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
+    """
+
+    is_auto: bool
+    widths: tuple[int, ...]
+    has_bias: bool
+    options: tuple[bool, bool]
+    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles of a block share the preference of their process."""
+        return merged_preference, (self.is_auto, self.widths, self.has_bias)
+
+
+@functools.cache
+def merged_preference(is_auto: bool, widths: tuple[int, ...], has_bias: bool) -> MergedPreference:
+    """The preference that all merged layers of these widths share in this process."""
+    return MergedPreference(is_auto, widths, has_bias, (is_auto, has_bias))
+
+
+def merged(
+    x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference
+) -> tuple[torch.Tensor, ...] | None:
+    """Compute x @ weight.T + bias for each weight, or None where the caller is to, in its own way.
+
+    That is more than `MOST_ROWS` rows, what tables say is slower, what needs a gradient, is cast by autocast or is
+    transformed by torch.func, and what the kernel does not take.
+
+    Args:
+        x: [..., K], float32, float16 or bfloat16.
+        weights: Two or three [N_i, K], of x's dtype.
+        biases: As many [N_i], of x's dtype, or none.
+        preferred: Who serves them.
+
+    Raises:
+        Exception: What a launch raises where no kernel could be launched.
+    """
+    if is_tracing():
+        found = _traced(x, weights, biases, preferred)
+    elif type(x) not in PLAIN_TENSORS or x.numel() > MOST_ROWS * x.shape[-1]:
+        return None
+    else:
+        found = _eager(x, weights, biases, preferred)
+    if found is None:
+        return None
+    lead = x.shape[:-1]
+    parts = split(found, found.numel() // sum(preferred.widths), preferred.widths)
+    return tuple(part.view(*lead, part.shape[-1]) for part in parts)
+
+
+def _eager(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, *weights, *biases)):
+        return None
+    if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
+        return None
+    # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
+    found = CALL_CACHE.run((x, *weights, *biases), preferred.options)
+    if found is not None or arguments.is_followed() or not _is_served(x, weights, biases, preferred):
+        return found
+    return _launched(x, weights, biases, preferred)
+
+
+def _asked(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device, str]:
+    """What tables are asked about, beside the weights."""
+    return x.shape, x.dtype, x.device, _precision(x.dtype)
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """How a dtype is multiplied now."""
+    return torch_precision() if dtype == torch.float32 else "default"
+
+
+def _traced(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
+    """The operator, which chooses when it runs; None where the number of rows is not known to be small."""
+    known = torch.fx.experimental.symbolic_shapes.statically_known_true
+    if not known(x.numel() <= MOST_ROWS * x.shape[-1]) or not _is_taken(x, weights, biases):
+        return None
+    result: torch.Tensor = operator("merged_by_evidence")(x, [*weights], [*biases], preferred.is_auto)
+    return result
+
+
+def _is_taken(x: torch.Tensor, weights: Tensors, biases: Tensors) -> bool:
+    """Whether the kernel computes what torch would; the caller's own way says what is wrong with other operands."""
+    given = (x, *weights, *biases)
+    if not are_plain(given) or x.dim() < 2 or x.dtype not in DTYPES or not x.shape[-1]:
+        return False
+    if any((each.dtype, each.device) != (x.dtype, x.device) for each in given):
+        return False
+    if any(each.dim() != 2 or each.shape[1] != x.shape[-1] for each in weights):
+        return False
+    if any(bias.shape != weight.shape[:1] for bias, weight in zip(biases, weights, strict=bool(biases))):
+        return False
+    return not (autocast.is_on(x) or arguments.ask_derivatives(*given))
+
+
+def _is_served(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> bool:
+    """Whether the kernel takes an eager call, and is to serve it."""
+    if not _is_taken(x, weights, biases) or not x.numel() or not all(len(each) for each in weights):
+        return False
+    # The kernel has one distance of rows for all weights, and all rows are contiguous.
+    if x.stride(-1) != 1 or any(each.stride() != (weights[0].stride(0), 1) for each in weights):
+        return False
+    if any(each.stride(0) != 1 for each in biases):
+        return False
+    if not (arguments.has_kernels(x.device) and dispatch.is_supported(x.device.index)):
+        return False
+    sources = lookup.resolver()
+    if not preferred.is_auto or _is_faster(sources, _rows(x), x.shape[-1], preferred, *_asked(x)[1:]):
+        return True
+    preferred.left_to_torch.leave(_asked(x), sources)
+    return False
+
+
+def _rows(x: torch.Tensor) -> int:
+    return int(x.numel()) // int(x.shape[-1])
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_faster(  # noqa: PLR0917
+    _of: object, m: int, k: int, preferred: MergedPreference, dtype: torch.dtype, device: torch.device, precision: str
+) -> bool:
+    """Whether a table says that the kernel is no slower than torch; asked once for the tables that are named."""
+    described = _problem(m, k, preferred.widths, preferred.has_bias, dtype, precision)
+    return evidence.beats_vendor(described, dispatch.device_of(device.index))
+
+
+lookup.on_change(_is_faster.cache_clear)
+
+
+def problem(m: int, k: int, widths: Sequence[int], has_bias: bool, dtype: torch.dtype) -> Problem:
+    """The problem of merged layers whose tensors are contiguous, as torch multiplies float32 now."""
+    return _problem(m, k, widths, has_bias, dtype, _precision(dtype))
+
+
+def _problem(  # noqa: PLR0917
+    m: int,
+    k: int,
+    widths: Sequence[int],
+    has_bias: bool,
+    dtype: torch.dtype,
+    precision: str,
+    *,
+    aligned: bool | None = None,
+) -> Problem:
+    return Problem(
+        *(m, sum(widths), k),
+        dtype=dtypes.name_of(dtype),
+        layout="nt",
+        op="merged_linear",
+        aligned=aligned,
+        epilogue="bias" if has_bias else "none",
+        precision=precision,
+        extras={PARTS: parts_text(widths)},
+    )
+
+
+def _launched(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
+    """By the kernel, whose plan is stored."""
+    m, precision = _rows(x), _precision(x.dtype)
+    try:
+        flat = x.view(m, x.shape[-1])
+    except RuntimeError:
+        return None  # x would have to be copied
+    result = x.new_empty(m * sum(preferred.widths))
+    sources = lookup.resolver()
+    described = problem_of(_described, (flat, *weights, result), preferred.has_bias, precision)
+    operands = in_places(flat, weights, biases, result.view(m, -1), described, result)
+    recording = dispatch.launch(operands, described, x.device)
+    kept = (x, *weights, *biases), preferred.options, recording, result, sources
+    CALL_CACHE.remember(*kept, precision=precision if x.dtype == torch.float32 else None)
+    return result
+
+
+def _described(x: torch.Tensor, *given: Any) -> Problem:
+    """The problem of x, the weights, the result in one dimension, whether there are biases, and the precision."""
+    *weights, result, has_bias, precision = given
+    (m, k), widths = x.shape, [len(each) for each in weights]
+    aligned = is_aligned(x, *weights, result.view(m, -1))
+    return _problem(m, k, widths, has_bias, x.dtype, precision, aligned=aligned)
+
+
+def _run(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], is_auto: bool) -> torch.Tensor:
+    """The operator's own call."""
+    preferred = merged_preference(is_auto, tuple(len(each) for each in weights), bool(biases))
+    found = None if type(x) not in PLAIN_TENSORS else _eager(x, weights, biases, preferred)
+    if found is not None:
+        return found
+    pairs = zip(weights, biases or [None] * len(weights), strict=True)
+    products = [linear(x, each, bias, linear_preference(is_auto, *each.shape, bool(biases))) for each, bias in pairs]
+    return torch.cat([each.flatten() for each in products])
+
+
+def _planned(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], is_auto: bool) -> Planned:
+    """By its preference's options, without the preference."""
+    return (x, *weights, *biases), (is_auto, bool(biases))
+
+
+def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.Tensor:
+    """The result's shape and dtype, as a tensor without values; the operands have none either."""
+    arguments.check_together(x=x, weight=weights[0])
+    return x.new_empty((x.numel() // x.shape[-1] * sum(each.shape[0] for each in weights),))
+
+
+def _count_flops(x: torch.Tensor, weights: list[torch.Tensor], *_: object, **__: object) -> int:
+    return 2 * int(x.numel()) * sum(int(each.shape[0]) for each in weights)
+
+
+_SIGNATURE = "merged_by_evidence(Tensor x, Tensor[] weights, Tensor[] biases, bool is_auto) -> Tensor"
+define(_SIGNATURE, _run, _shaped, _count_flops)
+plan_first("merged_by_evidence", CALL_CACHE, _planned)
