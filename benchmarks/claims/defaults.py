@@ -1,9 +1,10 @@
 """How much longer the default formula's config takes than the fastest trial on record, by card and rows of A.
 
-    python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL] [--op gated_linear]
+    python benchmarks/claims/defaults.py --out RESULT.json [--without KERNEL] [--op gated_linear] [--data FILE ...]
 
-The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz). The
-calibration was fitted on them too, so these figures do not say what the formula loses on weights that it never saw:
+The trials are those from which the tables were made that come with triton-tuner (benchmarks/data/shipped-*.db.xz), or
+those named: merged-h200.db.xz has all configs of `merged_linear` for benchmarks/suites/merged.csv. The calibration was
+fitted on them too, so these figures do not say what the formula loses on weights that it never saw:
 benchmarks/claims/unseen.py and benchmarks/fit/calibrate.py do. They say what a kernel's default brings: with --without
 the default is that of the other kernels. A search tries few configs, so the fastest on record is not the fastest there
 is; and where today's default was never tried, the problem is left out and counted. Needs no GPU.
@@ -38,10 +39,11 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--without", metavar="KERNEL", help="whose default is not among the choices")
     parser.add_argument("--op", default="matmul")
+    parser.add_argument("--data", nargs="+", default=CARDS, help="files of benchmarks/data that have the trials")
     args = parser.parse_args()
     found = {}
     with serving_without(args.without):
-        for device, trials in (database(DATA / file) for file in CARDS):
+        for device, trials in (database(DATA / file) for file in args.data):
             of_op = {problem: times for problem, times in trials.items() if is_counted(problem, device, args.op)}
             for name, scaling in KINDS.items():
                 if some := {problem: times for problem, times in of_op.items() if problem.scaling == scaling}:

@@ -41,8 +41,8 @@ PACKAGE = "tuner.tables.shipped"
 MOST_BYTES = 2_000_000
 LITTLE = 0.97
 """A row whose ratio to torch's library is less is called behind it."""
-COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling", "op", "groups", "top_k", "eps")
-OPS = ("matmul", "gated_linear", "fused_experts", "rms_norm")
+COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling", "op", "groups", "top_k", "eps", "parts")
+OPS = ("matmul", "gated_linear", "merged_linear", "fused_experts", "rms_norm")
 MEASURED = ("exact", "family")
 """The rules of lookups that answer by what was measured of the family on the device."""
 Family = tuple[str, ...]

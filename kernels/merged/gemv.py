@@ -34,9 +34,9 @@ NAME = "merged_gemv"
 VERSION = 1
 _FOLDED = 8
 """The most neighbouring products of a row that a thread adds into one register, as in `gemv`."""
-_ROW, _HELD, _AWAY = 2048, 16, 0.02
-"""The step along K and the products of a thread and a row of x that are best, and what each factor of two away from
-them adds."""
+_HELD, _COLUMNS, _LENGTH, _THREADS = 16, 2, 1024, 448
+"""For one row of x: the products of a thread, the columns and the step along K that are best, and how many threads a
+multiprocessor needs. For two rows, twice the products of each row, twice the columns and half the step."""
 
 
 MERGED_LINEAR = Operation("merged_linear", op.make_operands, op.vendor, op.reference, op.launch_interpreted, tolerance)
@@ -138,12 +138,22 @@ RULES = (
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """Microseconds to read all weights, and what shorter rows or more products of a thread take longer."""
+    """Microseconds to read all weights, and what it takes longer for each factor of two away from the best config.
+
+    Chosen on all configs of nine models' attention on an H200 (benchmarks/suites/merged.csv).
+    """
     least = LAUNCH_US + MERGED_LINEAR.bytes_moved(problem) / memory_bytes_per_us(device)
-    shorter = max(0.0, math.log2(min(_ROW, next_power_of_two(problem.k)) / config.integer("BLOCK_SIZE_K")))
-    held = product_gemv.held(config, product(problem), device) / next_power_of_two(problem.m)
-    away = shorter + abs(math.log2(config.integer("BLOCK_SIZE_N") / 2)) + abs(math.log2(held / _HELD))
-    return least * (1 + _AWAY * away)
+    rows, columns = next_power_of_two(problem.m), config.integer("BLOCK_SIZE_N")
+    held = product_gemv.held(config, product(problem), device) / rows
+    threads = problem.n / columns * config.integer("num_warps") * device.warp_size / device.sm_count
+    length = min(_LENGTH // rows, next_power_of_two(problem.k))
+    away = (
+        0.05 * abs(math.log2(held / (_HELD * rows))),
+        0.01 * abs(math.log2(columns / (_COLUMNS * rows))),
+        0.05 * max(0.0, math.log2(_THREADS / threads)),
+        0.01 * max(0.0, math.log2(length / config.integer("BLOCK_SIZE_K"))),
+    )
+    return least * (1 + sum(away))
 
 
 def default_config(problem: Problem, device: Device) -> Config:

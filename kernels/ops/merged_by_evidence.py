@@ -132,7 +132,9 @@ def _is_taken(x: torch.Tensor, weights: Tensors, biases: Tensors) -> bool:
         return False
     if any(each.dim() != 2 or each.shape[1] != x.shape[-1] for each in weights):
         return False
-    if any(bias.shape != weight.shape[:1] for bias, weight in zip(biases, weights, strict=bool(biases))):
+    if len(biases) not in (0, len(weights)):
+        return False
+    if any(bias.shape != weight.shape[:1] for bias, weight in zip(biases, weights, strict=False)):
         return False
     return not (autocast.is_on(x) or arguments.ask_derivatives(*given))
 

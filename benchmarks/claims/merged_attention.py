@@ -1,0 +1,96 @@
+"""What one launch for q, k and v brings to a decode step: steps with it and without, against torch's.
+
+    python benchmarks/claims/merged_attention.py --out RESULT.json --tables DIR [--model llama-8b]
+    python benchmarks/claims/merged_attention.py --out RESULT.json --rehearse
+
+The models are those of model_play.py, and DIR/tables what its part `tune` exported. All three models have the same
+weights: torch's, an accelerated one, and one that is accelerated but for its attention, whose q, k and v are three
+launches. Steps of few sequences, called from Python (by the host's clock), as a CUDA graph, and as a graph of what
+torch.compile made: torch's time over each, three launches' time over one's, and the norm of the difference from torch's
+result over its norm. Each pair takes turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import model_play
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+import torch
+
+WAYS = ("from Python", "captured", "compiled, captured")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="the result, as JSON")
+    parser.add_argument("--tables", help="the folder of model_play.py")
+    parser.add_argument("--model", default="llama-8b")
+    parser.add_argument("--batches", type=model_play.numbers, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rehearse", action="store_true", help="a tiny model under the interpreter, not compiled")
+    args = parser.parse_args()
+    if args.tables:
+        os.environ["TUNER_TABLES"] = str(Path(args.tables) / "tables")
+    rehearsed = {"model": "tiny", "layers": 1, "backend": "tuner"}
+    options = types.SimpleNamespace(
+        **(rehearsed if args.rehearse else {"model": args.model, "layers": 6, "backend": "auto"}),
+        rehearse=args.rehearse,
+    )
+    plain, merged, done = model_play.models(options)
+    apart = model_play.shared_copy(merged)
+    print(done)
+    restored = give_back_attention(apart)
+    assert restored == len(done.attentions) > 0, done
+    found: dict[str, Any] = {}
+    with torch.inference_mode():
+        for batch in args.batches:
+            ids = torch.ones((batch, 1), dtype=torch.long, device=next(plain.parameters()).device)
+            for way in WAYS[:1] if args.rehearse else WAYS:
+                clock = model_play.host_seconds if way == "from Python" else model_play.device_seconds
+                theirs, three, one = (step_of(model, ids, way) for model in (plain, apart, merged))
+                exact = theirs().float()
+                of_step = found[f"{way}, batch {batch}"] = {
+                    name: model_play.paired(theirs, step, clock, args.rounds)
+                    | {"difference": float(((step().float() - exact).norm() / exact.norm()).item())}
+                    for name, step in (("three launches", three), ("one launch", one))
+                }
+                pair = model_play.paired(three, one, clock, args.rounds)
+                of_step["three over one"] = {
+                    "three_ms": pair["torch_ms"],
+                    "one_ms": pair["tuner_ms"],
+                    "three_over_one": pair["torch_over_tuner"],
+                    **{name: pair[name] for name in ("least", "most")},
+                }
+                print(way, batch, of_step, flush=True)
+                record.write(args.out, {"model": options.model, "steps": found})
+
+
+def give_back_attention(model: Any) -> int:
+    """Give the attention of a model its own forward back, and nothing else; how many blocks that are."""
+    from tuner.models.accelerate_attention import TunedAttention
+    from tuner.models.class_patch import restore_class
+
+    return sum(restore_class(block) for block in model.modules() if isinstance(block, TunedAttention))
+
+
+def step_of(model: Any, ids: torch.Tensor, way: str) -> Callable[[], Any]:
+    def step() -> Any:
+        return called(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+
+    torch._dynamo.reset()
+    called = torch.compile(model, dynamic=False) if way.startswith("compiled") else model
+    step()
+    return step if way == "from Python" else model_play.captured(step)
+
+
+if __name__ == "__main__":
+    main()
