@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tuner.kernels.base.operands import is_aligned
-from tuner.kernels.merged.operands import in_places, split
+from tuner.kernels.merged.operands import in_places
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
@@ -41,14 +41,14 @@ class MergedPreference:
         is_auto: Whether the kernel serves only what a table says that it is no slower at.
         widths: The rows of each weight.
         has_bias: Whether each weight has a bias.
-        options: The key of these calls among the plans.
+        options: The key of eager calls among the plans, and that of the operator's.
         left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
     """
 
     is_auto: bool
     widths: tuple[int, ...]
     has_bias: bool
-    options: tuple[bool, bool]
+    options: tuple[tuple[bool, ...], tuple[bool, ...]]
     left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -59,7 +59,24 @@ class MergedPreference:
 @functools.cache
 def merged_preference(is_auto: bool, widths: tuple[int, ...], has_bias: bool) -> MergedPreference:
     """The preference that all merged layers of these widths share in this process."""
-    return MergedPreference(is_auto, widths, has_bias, (is_auto, has_bias))
+    return MergedPreference(is_auto, widths, has_bias, _options(is_auto, has_bias))
+
+
+def _options(is_auto: bool, has_bias: bool) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    return (is_auto, has_bias), (is_auto, has_bias, True)
+
+
+def has_few_rows(x: torch.Tensor) -> bool:
+    """Whether the kernel takes as many rows as x has; False where torch.compile does not know their number.
+
+    A guard on it would be an error where a user has declared it dynamic.
+    """
+    if x.dim() < 2:
+        return False
+    if not is_tracing():
+        return bool(x.numel() <= MOST_ROWS * x.shape[-1])
+    known: bool = torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST_ROWS * x.shape[-1])
+    return known
 
 
 def merged(
@@ -67,11 +84,11 @@ def merged(
 ) -> tuple[torch.Tensor, ...] | None:
     """Compute x @ weight.T + bias for each weight, or None where the caller is to, in its own way.
 
-    That is more than `MOST_ROWS` rows, what tables say is slower, what needs a gradient, is cast by autocast or is
+    That is what tables say is slower, what needs a gradient, is cast by autocast or is
     transformed by torch.func, and what the kernel does not take.
 
     Args:
-        x: [..., K], float32, float16 or bfloat16.
+        x: [..., K], float32, float16 or bfloat16, which `has_few_rows`.
         weights: Two or three [N_i, K], of x's dtype.
         biases: As many [N_i], of x's dtype, or none.
         preferred: Who serves them.
@@ -81,27 +98,37 @@ def merged(
     """
     if is_tracing():
         found = _traced(x, weights, biases, preferred)
-    elif type(x) not in PLAIN_TENSORS or x.numel() > MOST_ROWS * x.shape[-1]:
+    elif type(x) not in PLAIN_TENSORS:
         return None
     else:
-        found = _eager(x, weights, biases, preferred)
+        found = _eager(x, weights, biases, preferred, is_flat=False)
     if found is None:
         return None
-    lead = x.shape[:-1]
-    parts = split(found, found.numel() // sum(preferred.widths), preferred.widths)
-    return tuple(part.view(*lead, part.shape[-1]) for part in parts)
+    if found.dim() > 1:
+        side_by_side: tuple[torch.Tensor, ...] = found.split_with_sizes(preferred.widths, -1)
+        return side_by_side
+    widths, lead = preferred.widths, x.shape[:-1]
+    rows = found.shape[0] // sum(widths)
+    parts = found.split_with_sizes([rows * width for width in widths])
+    return tuple(part.view(*lead, width) for part, width in zip(parts, widths, strict=True))
 
 
-def _eager(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
+def _eager(
+    x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference, *, is_flat: bool
+) -> torch.Tensor | None:
+    """All products in one tensor, or None: in one dimension, one product after the other.
+
+    For one row they are also side by side, [..., 1, N], if not `is_flat`: then one view is made of each, not two.
+    """
     if torch.is_grad_enabled() and any(each.requires_grad for each in (x, *weights, *biases)):
         return None
     if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
         return None
     # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
-    found = CALL_CACHE.run((x, *weights, *biases), preferred.options)
+    found = CALL_CACHE.run((x, *weights, *biases), preferred.options[is_flat])
     if found is not None or arguments.is_followed() or not _is_served(x, weights, biases, preferred):
         return found
-    return _launched(x, weights, biases, preferred)
+    return _launched(x, weights, biases, preferred, is_flat=is_flat)
 
 
 def _asked(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device, str]:
@@ -115,9 +142,8 @@ def _precision(dtype: torch.dtype) -> str:
 
 
 def _traced(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
-    """The operator, which chooses when it runs; None where the number of rows is not known to be small."""
-    known = torch.fx.experimental.symbolic_shapes.statically_known_true
-    if not known(x.numel() <= MOST_ROWS * x.shape[-1]) or not _is_taken(x, weights, biases):
+    """The operator, which chooses when it runs."""
+    if not _is_taken(x, weights, biases):
         return None
     result: torch.Tensor = operator("merged_by_evidence")(x, [*weights], [*biases], preferred.is_auto)
     return result
@@ -141,7 +167,7 @@ def _is_taken(x: torch.Tensor, weights: Tensors, biases: Tensors) -> bool:
 
 def _is_served(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> bool:
     """Whether the kernel takes an eager call, and is to serve it."""
-    if not _is_taken(x, weights, biases) or not x.numel() or not all(len(each) for each in weights):
+    if not (_is_taken(x, weights, biases) and has_few_rows(x) and all(each.numel() for each in (x, *weights))):
         return False
     # The kernel has one distance of rows for all weights, and all rows are contiguous.
     if x.stride(-1) != 1 or any(each.stride() != (weights[0].stride(0), 1) for each in weights):
@@ -200,25 +226,28 @@ def _problem(  # noqa: PLR0917
     )
 
 
-def _launched(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
+def _launched(
+    x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference, *, is_flat: bool
+) -> torch.Tensor | None:
     """By the kernel, whose plan is stored."""
     m, precision = _rows(x), _precision(x.dtype)
     try:
         flat = x.view(m, x.shape[-1])
     except RuntimeError:
         return None  # x would have to be copied
-    result = x.new_empty(m * sum(preferred.widths))
+    columns = sum(preferred.widths)
+    result = x.new_empty((m * columns,) if is_flat or m > 1 else (*x.shape[:-1], columns))
     sources = lookup.resolver()
     described = problem_of(_described, (flat, *weights, result), preferred.has_bias, precision)
     operands = in_places(flat, weights, biases, result.view(m, -1), described, result)
     recording = dispatch.launch(operands, described, x.device)
-    kept = (x, *weights, *biases), preferred.options, recording, result, sources
+    kept = (x, *weights, *biases), preferred.options[is_flat], recording, result, sources
     CALL_CACHE.remember(*kept, precision=precision if x.dtype == torch.float32 else None)
     return result
 
 
 def _described(x: torch.Tensor, *given: Any) -> Problem:
-    """The problem of x, the weights, the result in one dimension, whether there are biases, and the precision."""
+    """The problem of x, the weights, the result, whether there are biases, and the precision."""
     *weights, result, has_bias, precision = given
     (m, k), widths = x.shape, [len(each) for each in weights]
     aligned = is_aligned(x, *weights, result.view(m, -1))
@@ -228,7 +257,7 @@ def _described(x: torch.Tensor, *given: Any) -> Problem:
 def _run(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], is_auto: bool) -> torch.Tensor:
     """The operator's own call."""
     preferred = merged_preference(is_auto, tuple(len(each) for each in weights), bool(biases))
-    found = None if type(x) not in PLAIN_TENSORS else _eager(x, weights, biases, preferred)
+    found = None if type(x) not in PLAIN_TENSORS else _eager(x, weights, biases, preferred, is_flat=True)
     if found is not None:
         return found
     pairs = zip(weights, biases or [None] * len(weights), strict=True)
@@ -238,7 +267,7 @@ def _run(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor
 
 def _planned(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], is_auto: bool) -> Planned:
     """By its preference's options, without the preference."""
-    return (x, *weights, *biases), (is_auto, bool(biases))
+    return (x, *weights, *biases), _options(is_auto, bool(biases))[True]
 
 
 def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.Tensor:

@@ -15,6 +15,7 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernels.merged.operands import split
 from tuner.kernels.ops import dispatch, linear, merged_by_evidence
 from tuner.lookup.row import Row
 from tuner.models import accelerate, accelerate_attention, accelerate_linear, restore
@@ -399,7 +400,7 @@ def test_what_an_operator_is_not_to_run_by_the_kernel_is_a_product_of_each_weigh
     op = torch.ops.triton_tuner.merged_by_evidence
     with torch.no_grad():
         for given in (biases, []):
-            found = merged_by_evidence.split(op(x, weights, given, True), 2, (16, 8))
+            found = split(op(x, weights, given, True), 2, (16, 8))
             for part, weight, bias in zip(found, weights, given or [None, None], strict=True):
                 torch.testing.assert_close(part, nn.functional.linear(x, weight, bias))
     assert len(seen) == 4

@@ -66,6 +66,25 @@ def test_a_gated_mlp_is_two_launches_and_repeats_by_a_plan(stub):
     assert checked_of(report) == ["new x of 8", "one of rows"] * 2
 
 
+def test_attention_of_few_rows_is_one_launch_and_repeats_by_a_plan(stub):
+    report = stub.run("accelerated_attention.py")
+    steps = report.printed["steps"]
+    *merged, apart = steps
+    assert len(report.printed["attentions"]) == 2
+    assert report.printed["merged"] == len(merged) == len(report.launches) - 3
+    for launch, step in zip(report.launches, merged, strict=False):
+        assert {*step["reads"], step["writes"][0]} <= addresses(launch), step["kind"]
+    for launch, reads in zip(report.launches[-3:], apart["reads"][1:], strict=True):
+        assert {apart["reads"][0], reads} <= addresses(launch)
+    for step in merged:
+        lead = {"2": [1, 2], "1": [1, 1], "t": [2, 1]}.get(step["kind"][0], [2, 1])
+        assert step["shapes"] == [[*lead, n, True] for n in (128, 64, 64)], step["kind"]
+        first, second, third = step["writes"]
+        rows = lead[0] * lead[1]
+        assert (second - first, third - second) == (2 * rows * 128, 2 * rows * 64), step["kind"]
+    assert checked_of(report) == ["1 rows", "2 rows", "two of one"] * 2
+
+
 @pytest.mark.parametrize("backend", ["auto", "tuner"])
 def test_an_m_of_a_range_is_served_by_the_plan_of_another(backend, make_stub, make_rows, make_family, tmp_path):
     problem = Problem(128, 128, 64, layout="nt", op="gated_linear", epilogue="silu")

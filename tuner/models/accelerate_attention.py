@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tuner.kernels.ops.linear import DTYPES, LinearPreference
-from tuner.kernels.ops.merged_by_evidence import MergedPreference, merged, merged_preference, problem
+from tuner.kernels.ops.merged_by_evidence import MergedPreference, has_few_rows, merged, merged_preference, problem
 from tuner.models.accelerate_linear import HandedChoice, HandedLinear, Handover
 from tuner.models.class_patch import (
     CHOICE,
@@ -74,7 +74,7 @@ class TunedAttention(PatchedLayer):
         if choice is None:
             return own(*args, **kwargs)
         x = args[0] if args else kwargs.get(choice.input.parameter)
-        given = _weights(self, choice) if isinstance(x, torch.Tensor) else None
+        given = _weights(self, choice) if isinstance(x, torch.Tensor) and has_few_rows(x) else None
         products = None if given is None else merged(x, *given, choice.preferred)
         if products is None:
             return own(*args, **kwargs)
