@@ -8,8 +8,9 @@ there, for batches of 1 to 256; with `--suites decode benchmarks/suites/{experts
 MLPs and norms too. What most of them share comes first; what ships already is left out. The database stays in
 FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
 `tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
-shipped-h200.db.xz have the trials and winners that ship, gated-h200.db.xz and norms-h200.db.xz those of an H200's gated
-MLPs and norms: unpacked as FOLDER/shipped.db one saves their time. Needs transformers.
+shipped-h200.db.xz have the trials and winners that ship, gated-h200.db.xz, norms-h200.db.xz and
+merged-shipped-h200.db.xz those of an H200's gated MLPs, norms and attention: unpacked as FOLDER/shipped.db one saves
+their time. Needs transformers.
 """
 
 from __future__ import annotations

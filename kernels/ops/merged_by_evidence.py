@@ -84,8 +84,8 @@ def merged(
 ) -> tuple[torch.Tensor, ...] | None:
     """Compute x @ weight.T + bias for each weight, or None where the caller is to, in its own way.
 
-    That is what tables say is slower, what needs a gradient, is cast by autocast or is
-    transformed by torch.func, and what the kernel does not take.
+    That is what tables say is slower, what needs a gradient, is cast by autocast or is transformed by torch.func, and
+    what the kernel does not take.
 
     Args:
         x: [..., K], float32, float16 or bfloat16, which `has_few_rows`.

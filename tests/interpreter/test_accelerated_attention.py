@@ -106,6 +106,18 @@ class Crossing(Attention):
         return self.q_proj(hidden_states) + self.k_proj(states) + self.v_proj(states)
 
 
+class Showing(Attention):
+    """Attention that shows its layers, their input and what they gave."""
+
+    def show(self, layer, x, found):
+        pass
+
+    def forward(self, hidden_states):
+        for layer in (self.q_proj, self.k_proj, self.v_proj):
+            found = layer(hidden_states)
+            self.show(layer, hidden_states, found)
+
+
 class Failing(Attention):
     """Attention that raises after the products where it is told to."""
 
@@ -170,9 +182,8 @@ def test_a_models_attention_is_one_launch_for_one_row_and_is_given_back(name, la
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_products_are_no_less_exact_and_are_tensors_as_a_layer_gives_them(dtype, bias, launches):
-    block, seen = accelerated(Attention(bias=bias).to(dtype)), []
-    for layer in (block.q_proj, block.k_proj, block.v_proj):
-        layer.register_forward_hook(lambda layer, given, found: seen.append((layer, given[0], found)))
+    block, seen = accelerated(Showing(bias=bias).to(dtype)), []
+    block.show = lambda *call: seen.append(call)
     with torch.no_grad():
         for x in (torch.randn(1, 32), torch.randn(2, 1, 32), torch.randn(1, 2, 32)):
             block(x.to(dtype))
@@ -277,6 +288,25 @@ def test_layers_that_were_replaced_or_changed_are_asked_as_they_are(launches):
             moved.q_proj.weight.data = torch.randn(16, 32)
             torch.testing.assert_close(moved(x), restored(moved)(x))
     assert launches
+
+
+def test_hooks_see_what_they_change(launches):
+    def add_one(_layer, given, *_):
+        given[0].add_(1)
+
+    block, x = accelerated(Attention()), torch.randn(1, 32)
+    with torch.no_grad():
+        for register in (block.k_proj.register_forward_pre_hook, block.q_proj.register_forward_hook):
+            hook, changed = register(add_one), x.clone()
+            torch.testing.assert_close(block(x.clone()), restored(block)(changed))
+            assert not torch.equal(changed, x)
+            hook.remove()
+        hook = nn.modules.module.register_module_forward_pre_hook(lambda *_: None)
+        block(x)
+        hook.remove()
+        assert not launches
+        block(x)
+    assert len(launches) == 1
 
 
 def test_accelerating_again_follows_the_new_choice(launches):

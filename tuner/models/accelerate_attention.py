@@ -17,19 +17,15 @@ from torch import nn
 
 from tuner.kernels.ops.linear import DTYPES, LinearPreference
 from tuner.kernels.ops.merged_by_evidence import MergedPreference, has_few_rows, merged, merged_preference, problem
+from tuner.launch import compat
 from tuner.models.accelerate_linear import HandedChoice, HandedLinear, Handover
-from tuner.models.class_patch import (
-    CHOICE,
-    PatchedLayer,
-    original_class,
-    original_forward,
-    patch_class,
-)
+from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, table_obstacle
 from tuner.models.trial import run_on_cpu
 
 _GROUPS = (("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("q_proj", "kv_a_proj_with_mqa"))
 """Names of layers that multiply one input; of those that a block has, the first group is tried."""
+_GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -87,11 +83,18 @@ class TunedAttention(PatchedLayer):
 
 
 def _weights(block: nn.Module, choice: AttentionChoice) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]] | None:
-    """The weights and biases of the layers that wait for their products; None where one was replaced."""
+    """The weights and biases of the layers that wait for their products.
+
+    None where one of the layers was replaced, or has a hook, which may change the input that the others are given.
+    """
+    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1]:
+        return None
     weights, biases = [], []
     for name in choice.input.layers:
         layer = block._modules.get(name)
         if layer is None or type(layer).forward is not HandedLinear.forward:
+            return None
+        if layer._forward_pre_hooks or layer._forward_hooks:
             return None
         parameters, handed = layer._parameters, layer.__dict__.get(CHOICE)
         weight, bias = parameters.get("weight"), parameters.get("bias", _COMPUTED)
@@ -214,4 +217,8 @@ class _Noting(nn.Module):  # type: ignore[misc]  # torch is not checked
 
 
 class _Untouched:
-    """Stands for an argument that a block is not to read before it multiplies its input: each use raises."""
+    """Stands for an argument that a block is not to read before it multiplies its input."""
+
+    def __bool__(self) -> bool:
+        """Raise, as all other uses do."""
+        raise TypeError("an argument was read")
