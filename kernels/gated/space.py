@@ -12,13 +12,12 @@ from tuner.kernels.gated.operands import product
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.small_m import gemv as product_gemv
-from tuner.kernels.space import tile_resources, tile_rules
+from tuner.kernels.space import linear_layers, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 from tuner.problem.gemm_fields import MAX_SIZE
 
 POINTER, GEMV = "gated_pointer", "gated_gemv"
-DTYPES = ("float32", "float16", "bfloat16")
 MOST_SWAPPED_ROWS = 256
 MOST_ROWS = 2
 """The most rows of `gated_gemv`: of more `gated_pointer` was faster."""
@@ -26,25 +25,13 @@ MOST_ROWS = 2
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why no kernel of the op can serve a problem on a device, or None."""
-    if reason := _no_gated_layer(problem):
+    if reason := linear_layers.obstacle(problem):
         return reason
+    if problem.has_bias:
+        return f"no epilogue {problem.epilogue}: gated layers have no bias"
     if 2 * problem.n > MAX_SIZE:
         return f"N is {problem.n}: expected at most {MAX_SIZE // 2}, as gate and up have twice as many columns"
     return pointer_space.supports_operands(product(problem), device)
-
-
-def _no_gated_layer(problem: Problem) -> str | None:
-    if problem.a_dtype not in DTYPES:
-        return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
-    if not problem.a_dtype == problem.b_dtype == problem.out_dtype:
-        return f"no {problem.dtype_label}: x, both weights and the output are of one dtype"
-    if problem.layout != "nt":
-        return f"no layout {problem.layout}: expected nt, weights stored [N, K]"
-    if problem.has_bias:
-        return f"no epilogue {problem.epilogue}: gated layers have no bias"
-    if problem.extras:
-        return f"no extras {', '.join(name for name, _ in problem.extras)}: leave them out"
-    return None
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:

@@ -24,11 +24,11 @@ from tuner.kernels.gemm.spec import simplicity
 from tuner.kernels.merged import gemv_jit
 from tuner.kernels.merged import operands as op
 from tuner.kernels.merged.operands import MergedOperands, product
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import linear_layers, tile_rules
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
-from tuner.problem.merged_parts import DTYPES, MOST_ROWS, PARTS
+from tuner.problem.merged_parts import MOST_ROWS, PARTS
 
 NAME = "merged_gemv"
 VERSION = 1
@@ -97,25 +97,13 @@ def _parts(view: _View, config: Config) -> tuple[tuple[int], dict[str, Any], dic
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := _no_merged_layers(problem):
+    if reason := linear_layers.obstacle(problem, (PARTS,)):
         return reason
+    if problem.activation != "none":
+        return f"no epilogue {problem.epilogue}: expected none or bias"
     if problem.m > MOST_ROWS:
         return f"M is {problem.m}: it takes {MOST_ROWS} rows at most"
     return pointer_space.supports_operands(product(problem), device)
-
-
-def _no_merged_layers(problem: Problem) -> str | None:
-    if problem.a_dtype not in DTYPES:
-        return f"no {problem.a_dtype}: it takes {', '.join(DTYPES)}"
-    if not problem.a_dtype == problem.b_dtype == problem.out_dtype:
-        return f"no {problem.dtype_label}: x, all weights and the output are of one dtype"
-    if problem.layout != "nt":
-        return f"no layout {problem.layout}: expected nt, weights stored [N, K]"
-    if problem.activation != "none":
-        return f"no epilogue {problem.epilogue}: expected none or bias"
-    if others := [name for name, _ in problem.extras if name != PARTS]:
-        return f"no extras {', '.join(others)}: leave them out"
-    return None
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:

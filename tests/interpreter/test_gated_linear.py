@@ -237,7 +237,7 @@ def test_a_problem_is_one_text_and_its_activation_none_by_default():
     ("changed", "words"),
     [
         ({"dtype": "e4m3"}, "no float8_e4m3fn: it takes float32, float16, bfloat16"),
-        ({"out_dtype": "fp32"}, "no float16->float32: x, both weights and the output are of one dtype"),
+        ({"out_dtype": "fp32"}, "no float16->float32: x, all weights and the output are of one dtype"),
         ({"layout": "nn"}, "no layout nn: expected nt, weights stored [N, K]"),
         ({"epilogue": "bias+silu"}, "no epilogue bias+silu: gated layers have no bias"),
         ({"scaling": "row", "dtype": "fp16"}, "no extras scaling: leave them out"),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tuner.errors import ModelError
+from tuner.kernels.space.linear_layers import DTYPES
 from tuner.models import forward, norm_calls, sharding
 from tuner.models.accelerate_attention import attention_layers, merged_input
 from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
@@ -23,7 +24,7 @@ from tuner.models.norm_calls import Norms
 from tuner.models.products import Product
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 from tuner.problem.gemm_fields import contiguous_aligned
-from tuner.problem.merged_parts import DTYPES, MOST_ROWS, PARTS, parts_text
+from tuner.problem.merged_parts import MOST_ROWS, PARTS, parts_text
 
 _SHAPES = ((3, 5), (4, 7))
 """The sequences, and the tokens of each, of two runs. No M is a multiple of both counts in both runs."""

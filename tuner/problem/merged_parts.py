@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 PARTS = "parts"
 """The extra that holds them, as "4096+1024+1024": q's rows, k's and v's."""
-DTYPES = ("float32", "float16", "bfloat16")
-"""What its kernel takes."""
 MOST_ROWS = 2
 """The most rows of x that its kernel takes: a wider product of each weight was as fast for more."""
 _WORDS = re.compile(r"[1-9]\d{0,9}(\+[1-9]\d{0,9}){1,2}")
