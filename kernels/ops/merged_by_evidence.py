@@ -67,14 +67,15 @@ def _options(is_auto: bool, has_bias: bool) -> tuple[tuple[bool, ...], tuple[boo
 
 
 def has_few_rows(x: torch.Tensor) -> bool:
-    """Whether the kernel takes as many rows as x has; False where torch.compile does not know their number.
+    """Whether x is a plain tensor of as many rows as the kernel takes.
 
-    A guard on it would be an error where a user has declared it dynamic.
+    It is none where torch.compile or torch.export does not know their number: a guard on it would be an error where a
+    user has declared it dynamic.
     """
     if x.dim() < 2:
         return False
     if not is_tracing():
-        return bool(x.numel() <= MOST_ROWS * x.shape[-1])
+        return type(x) in PLAIN_TENSORS and x.numel() <= MOST_ROWS * x.shape[-1]
     known: bool = torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST_ROWS * x.shape[-1])
     return known
 
@@ -98,8 +99,6 @@ def merged(
     """
     if is_tracing():
         found = _traced(x, weights, biases, preferred)
-    elif type(x) not in PLAIN_TENSORS:
-        return None
     else:
         found = _eager(x, weights, biases, preferred, is_flat=False)
     if found is None:

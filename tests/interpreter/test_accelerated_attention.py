@@ -423,6 +423,18 @@ def test_a_compiled_program_has_one_operator_a_block_for_few_rows_and_no_break_o
         torch.testing.assert_close(compiled(x), block(x))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_serves_any_number_of_rows(strict):
+    block, rows = accelerated(Attention()), torch.export.Dim("rows", min=1, max=512)
+    with torch.no_grad():
+        model = nn.Sequential(block)
+        exported = torch.export.export(model, (torch.randn(8, 32),), dynamic_shapes=({0: rows},), strict=strict)
+        program = exported.module()
+        for m in (1, 2, 40):
+            x = torch.randn(m, 32)
+            torch.testing.assert_close(program(x), block(x))
+
+
 def test_what_an_operator_is_not_to_run_by_the_kernel_is_a_product_of_each_weight(monkeypatch):
     x, weights, biases = torch.randn(2, 32), [torch.randn(n, 32) for n in (16, 8)], [torch.randn(16), torch.randn(8)]
     seen, own = [], linear.linear
