@@ -69,10 +69,11 @@ def in_places(  # noqa: PLR0917
     return MergedOperands(a, b, second, third, bias, second_bias, third_bias, out, problem, buffer)
 
 
-def split(out: torch.Tensor, rows: int, widths: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """The products [rows, N_i], as views of the contiguous memory that holds them one after another."""
-    parts = out.view(-1).split([rows * width for width in widths])
-    return tuple(part.view(rows, width) for part, width in zip(parts, widths, strict=True))
+def split(flat: torch.Tensor, lead: Sequence[int], widths: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """The products [*lead, N_i], as views of the vector that holds them one after another."""
+    rows = flat.shape[0] // sum(widths)
+    parts = flat.split_with_sizes([rows * width for width in widths])
+    return tuple(part.view(*lead, width) for part, width in zip(parts, widths, strict=True))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -119,7 +120,7 @@ def vendor(operands: MergedOperands) -> None:
     if problem.precision == "tf32x3":
         raise NotImplementedError("torch has no tf32x3")
     with torch_precision_set(problem.precision) if problem.a_dtype == "float32" else contextlib.nullcontext():
-        outs = split(operands.out, problem.m, parts_of(problem))
+        outs = split(operands.out.view(-1), (problem.m,), parts_of(problem))
         for weight, bias, out in zip(operands.weights, operands.biases, outs, strict=True):
             if bias is None:
                 torch.mm(operands.a, weight.t(), out=out)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tuner.kernels.base.operands import is_aligned
-from tuner.kernels.merged.operands import in_places
+from tuner.kernels.merged.operands import in_places, split
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
@@ -41,14 +41,14 @@ class MergedPreference:
         is_auto: Whether the kernel serves only what a table says that it is no slower at.
         widths: The rows of each weight.
         has_bias: Whether each weight has a bias.
-        options: The key of eager calls among the plans, and that of the operator's.
+        options: The key of these calls among the plans, without whether results are flat (`_eager`).
         left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
     """
 
     is_auto: bool
     widths: tuple[int, ...]
     has_bias: bool
-    options: tuple[tuple[bool, ...], tuple[bool, ...]]
+    options: tuple[bool, bool]
     left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -59,11 +59,7 @@ class MergedPreference:
 @functools.cache
 def merged_preference(is_auto: bool, widths: tuple[int, ...], has_bias: bool) -> MergedPreference:
     """The preference that all merged layers of these widths share in this process."""
-    return MergedPreference(is_auto, widths, has_bias, _options(is_auto, has_bias))
-
-
-def _options(is_auto: bool, has_bias: bool) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    return (is_auto, has_bias), (is_auto, has_bias, True)
+    return MergedPreference(is_auto, widths, has_bias, (is_auto, has_bias))
 
 
 def has_few_rows(x: torch.Tensor) -> bool:
@@ -106,10 +102,7 @@ def merged(
     if found.dim() > 1:
         side_by_side: tuple[torch.Tensor, ...] = found.split_with_sizes(preferred.widths, -1)
         return side_by_side
-    widths, lead = preferred.widths, x.shape[:-1]
-    rows = found.shape[0] // sum(widths)
-    parts = found.split_with_sizes([rows * width for width in widths])
-    return tuple(part.view(*lead, width) for part, width in zip(parts, widths, strict=True))
+    return split(found, x.shape[:-1], preferred.widths)
 
 
 def _eager(
@@ -124,7 +117,7 @@ def _eager(
     if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
         return None
     # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
-    found = CALL_CACHE.run((x, *weights, *biases), preferred.options[is_flat])
+    found = CALL_CACHE.run((x, *weights, *biases), (*preferred.options, is_flat))
     if found is not None or arguments.is_followed() or not _is_served(x, weights, biases, preferred):
         return found
     return _launched(x, weights, biases, preferred, is_flat=is_flat)
@@ -240,7 +233,7 @@ def _launched(
     described = problem_of(_described, (flat, *weights, result), preferred.has_bias, precision)
     operands = in_places(flat, weights, biases, result.view(m, -1), described, result)
     recording = dispatch.launch(operands, described, x.device)
-    kept = (x, *weights, *biases), preferred.options[is_flat], recording, result, sources
+    kept = (x, *weights, *biases), (*preferred.options, is_flat), recording, result, sources
     CALL_CACHE.remember(*kept, precision=precision if x.dtype == torch.float32 else None)
     return result
 
@@ -266,7 +259,7 @@ def _run(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor
 
 def _planned(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], is_auto: bool) -> Planned:
     """By its preference's options, without the preference."""
-    return (x, *weights, *biases), _options(is_auto, bool(biases))[True]
+    return (x, *weights, *biases), (is_auto, bool(biases), True)
 
 
 def _shaped(x: torch.Tensor, weights: list[torch.Tensor], *_: object) -> torch.Tensor:

@@ -236,6 +236,31 @@ def restored(block):
     return own
 
 
+def test_a_product_is_handed_out_once(launches):
+    class Asking(Attention):
+        def forward(self, hidden_states):
+            k, v = self.k_proj(hidden_states), self.v_proj(hidden_states)
+            return self.q_proj(hidden_states).mul_(2) + self.q_proj(hidden_states) + k + v
+
+    block, x = accelerated(Asking()), torch.randn(1, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(block(x), restored(block)(x))
+    assert len(launches) == 1
+
+
+def test_methods_that_were_kept_from_before_serve_layers_of_either_kind():
+    block, x = Attention(), torch.randn(1, 32)
+    accelerate(block.q_proj, backend="tuner")
+    kept = [block.q_proj.forward]
+    kept.append(accelerated(block).q_proj.forward)
+    with torch.no_grad():
+        expected = nn.functional.linear(x, block.q_proj.weight, block.q_proj.bias)
+        for again in (lambda: None, lambda: accelerate(block.q_proj, backend="tuner"), lambda: restore(block)):
+            again()
+            for forward in kept:
+                torch.testing.assert_close(forward(x), expected)
+
+
 def test_nothing_is_handed_over_after_an_error(launches):
     block, x = accelerated(Failing()), torch.randn(1, 32)
     block.fails = True
@@ -442,7 +467,7 @@ def test_what_an_operator_is_not_to_run_by_the_kernel_is_a_product_of_each_weigh
     op = torch.ops.triton_tuner.merged_by_evidence
     with torch.no_grad():
         for given in (biases, []):
-            found = split(op(x, weights, given, True), 2, (16, 8))
+            found = split(op(x, weights, given, True), (2,), (16, 8))
             for part, weight, bias in zip(found, weights, given or [None, None], strict=True):
                 torch.testing.assert_close(part, nn.functional.linear(x, weight, bias))
     assert len(seen) == 4

@@ -18,7 +18,7 @@ from torch import nn
 from tuner.kernels.ops.linear import DTYPES, LinearPreference
 from tuner.kernels.ops.merged_by_evidence import MergedPreference, has_few_rows, merged, merged_preference, problem
 from tuner.launch import compat
-from tuner.models.accelerate_linear import HandedChoice, HandedLinear, Handover
+from tuner.models.accelerate_linear import HandedLinear, HandedPreference, Handover, handed_preference
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, table_obstacle
 from tuner.models.trial import run_on_cpu
@@ -75,7 +75,7 @@ class TunedAttention(PatchedLayer):
         if products is None:
             return own(*args, **kwargs)
         handover = choice.handover
-        handover.given = x, products
+        handover.given = x, [*products]
         try:
             return own(*args, **kwargs)
         finally:
@@ -98,7 +98,7 @@ def _weights(block: nn.Module, choice: AttentionChoice) -> tuple[Sequence[torch.
             return None
         parameters, handed = layer._parameters, layer.__dict__.get(CHOICE)
         weight, bias = parameters.get("weight"), parameters.get("bias", _COMPUTED)
-        if not isinstance(handed, HandedChoice) or handed.handover is not choice.handover or weight is None:
+        if not isinstance(handed, HandedPreference) or handed.handover is not choice.handover or weight is None:
             return None
         if (bias is not None) is not choice.preferred.has_bias or bias is _COMPUTED:
             return None
@@ -124,27 +124,19 @@ def patch_attention(block: nn.Module, backend: str) -> bool:
     if found is None:
         return False
     linears = [block._modules[name] for name in found.layers]
-    preferences = [_preference(each) for each in linears]
+    preferences = [each.__dict__.get(CHOICE) for each in linears]
     weights = [each._parameters.get("weight") for each in linears]
     have_bias = {each._parameters.get("bias") is not None for each in linears}
-    if None in preferences or not _fit(weights) or len(have_bias) > 1:
+    if not all(isinstance(each, LinearPreference) for each in preferences) or not _fit(weights) or len(have_bias) > 1:
         return False
     first, widths, has_bias, is_auto = weights[0], tuple(map(len, weights)), have_bias.pop(), backend == "auto"
     if is_auto and table_obstacle(problem(1, first.shape[1], widths, has_bias, first.dtype), first.device.index):
         return False
     handover = Handover()
     for place, (layer, preferred) in enumerate(zip(linears, preferences, strict=True)):
-        assert preferred is not None
-        patch_class(layer, HandedLinear, HandedChoice(preferred, handover, place))
+        patch_class(layer, HandedLinear, handed_preference(preferred.options, handover, place))
     patch_class(block, TunedAttention, AttentionChoice(found, merged_preference(is_auto, widths, has_bias), handover))
     return True
-
-
-def _preference(layer: nn.Module) -> LinearPreference | None:
-    """Who serves a layer that `patch_linear` patched, now or before; None of any other."""
-    choice = layer.__dict__.get(CHOICE)
-    found = choice.preferred if isinstance(choice, HandedChoice) else choice
-    return found if isinstance(found, LinearPreference) else None
 
 
 def _fit(weights: Sequence[torch.Tensor]) -> bool:

@@ -43,26 +43,37 @@ class Handover:
     """What attention hands to its layers while its forward runs.
 
     Attributes:
-        given: Its input, and the products of that with the weights of its layers; None at all other times.
+        given: Its input, and the products of that with the weights of its layers, None in place of one that a layer
+            has taken; None at all other times.
     """
 
     def __init__(self) -> None:
-        self.given: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
+        self.given: tuple[torch.Tensor, list[torch.Tensor | None]] | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class HandedChoice:
-    """How a layer is served whose block may have multiplied already.
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class HandedPreference(LinearPreference):
+    """Who serves a layer whose block may have multiplied already, where it has not.
 
     Attributes:
-        preferred: Who serves it otherwise.
         handover: Where its block puts the products.
         place: Which of them is the layer's.
     """
 
-    preferred: LinearPreference
     handover: Handover
     place: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles of a block share the preference of their process, and have a handover of their own."""
+        return handed_preference, (self.options, self.handover, self.place)
+
+
+def handed_preference(options: tuple[bool, int, int, bool], handover: Handover, place: int) -> HandedPreference:
+    """The preference that `linear_preference` gives for some options, of a layer with a place in a handover."""
+    left_to_torch = linear_preference(*options).left_to_torch
+    return HandedPreference(
+        is_auto=options[0], options=options, left_to_torch=left_to_torch, handover=handover, place=place
+    )
 
 
 class HandedLinear(TunedLinear):
@@ -73,13 +84,13 @@ class HandedLinear(TunedLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name, by which callers may pass it
         """Compute what nn.Linear does."""
-        parameters, choice = self._parameters, self.__dict__.get(CHOICE)
-        if not isinstance(choice, HandedChoice) or not parameters.keys() >= {"weight", "bias"}:
-            return nn.Linear.forward(self, input)
-        given = choice.handover.given
-        if given is not None and given[0] is input:
-            return given[1][choice.place]
-        return linear(input, parameters["weight"], parameters["bias"], choice.preferred)
+        choice = self.__dict__.get(CHOICE)
+        if isinstance(choice, HandedPreference) and (given := choice.handover.given) and given[0] is input:
+            product = given[1][choice.place]
+            if product is not None:
+                given[1][choice.place] = None  # the caller may change it, and ask again
+                return product
+        return TunedLinear.forward(self, input)
 
 
 def patch_linear(layer: nn.Linear, backend: str) -> str | None:

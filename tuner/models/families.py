@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -123,12 +123,18 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged)
 
 
-def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int) -> Iterator[GemmFamily]:
-    """Yield the families of `gated_linear` of a model's gated MLPs, by the generic names of products' weights."""
+def _by_generic_name(model: Any, holds: Callable[[torch.nn.Module], object]) -> dict[str, list[torch.nn.Module]]:
+    """The blocks of a model for which something holds, those of all layers under one name."""
     blocks: dict[str, list[torch.nn.Module]] = {}
     for name, block in model.named_modules():
-        if holds_mlp(block):
+        if holds(block):
             blocks.setdefault(sharding.generic(name), []).append(block)
+    return blocks
+
+
+def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int) -> Iterator[GemmFamily]:
+    """Yield the families of `gated_linear` of a model's gated MLPs, by the generic names of products' weights."""
+    blocks = _by_generic_name(model, holds_mlp)
     gated: dict[tuple[Product, str, int], list[str]] = {}
     for name, alike in blocks.items():
         gates = {gate_of(block) for block in alike}
@@ -147,10 +153,7 @@ def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]],
 
 def _merged(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]]) -> Iterator[GemmFamily]:
     """Yield the families of `merged_linear` of a model's attention, by the generic names of products' weights."""
-    blocks: dict[str, list[torch.nn.Module]] = {}
-    for name, block in model.named_modules():
-        if attention_layers(block):
-            blocks.setdefault(sharding.generic(name), []).append(block)
+    blocks = _by_generic_name(model, attention_layers)
     merged: dict[tuple[Product, Extras], list[str]] = {}
     for name, alike in blocks.items():
         inputs = {merged_input(block) for block in alike}
@@ -203,10 +206,7 @@ def _gated(product: Product, n: int, activation: str) -> Product:
 
 def _experts(model: Any, families: Sequence[GemmFamily]) -> Iterator[GemmFamily]:
     """Yield the families of `fused_experts` of a model's blocks of experts."""
-    blocks: dict[str, list[torch.nn.Module]] = {}
-    for name, block in model.named_modules():
-        if holds_experts(block):
-            blocks.setdefault(sharding.generic(name), []).append(block)
+    blocks = _by_generic_name(model, holds_experts)
     for name, (first, *_, last) in _by_block(families).items():
         activations = {activation_of(block) if obstacle(block) is None else None for block in blocks.get(name, ())}
         if len(activations) == 1 and (activation := activations.pop()) is not None:

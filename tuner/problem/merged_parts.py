@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PARTS = "parts"
 """The extra that holds them, as "4096+1024+1024": q's rows, k's and v's."""
 MOST_ROWS = 2
-"""The most rows of x that its kernel takes: a wider product of each weight was as fast for more."""
+"""The most rows of x that its kernel takes: for more, large weights were faster by a product of each."""
 _WORDS = re.compile(r"[1-9]\d{0,9}(\+[1-9]\d{0,9}){1,2}")
 
 
