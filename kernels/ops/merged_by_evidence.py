@@ -62,8 +62,8 @@ def merged_preference(is_auto: bool, widths: tuple[int, ...], has_bias: bool) ->
     return MergedPreference(is_auto, widths, has_bias, (is_auto, has_bias))
 
 
-def has_few_rows(x: torch.Tensor) -> bool:
-    """Whether x is a plain tensor of as many rows as the kernel takes.
+def has_few_rows(x: torch.Tensor, most: int = MOST_ROWS) -> bool:
+    """Whether x is a plain tensor of at most so many rows: by default as many as the kernel takes.
 
     It is none where torch.compile or torch.export does not know their number: a guard on it would be an error where a
     user has declared it dynamic.
@@ -71,8 +71,8 @@ def has_few_rows(x: torch.Tensor) -> bool:
     if x.dim() < 2:
         return False
     if not is_tracing():
-        return type(x) in PLAIN_TENSORS and x.numel() <= MOST_ROWS * x.shape[-1]
-    known: bool = torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST_ROWS * x.shape[-1])
+        return type(x) in PLAIN_TENSORS and x.numel() <= most * x.shape[-1]
+    known: bool = torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= most * x.shape[-1])
     return known
 
 

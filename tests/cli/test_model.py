@@ -201,7 +201,8 @@ def test_a_part_of_a_weight_is_aligned_where_its_own_rows_are(written):
 def test_json_has_the_families_as_numbers(run, tmp_path, written):
     code, said, _ = run("model", written("llama"), "--m", "1-4", "--out", tmp_path / "out.csv", "--json")
     assert code == 0
-    *_, last, merged, mlp, norm = json.loads(said)["families"]
+    *_, last, _, added, merged, mlp, norm = json.loads(said)["families"]
+    assert (added["m"], added["epilogue"], added["n"], added["k"], added["count"]) == ("1", "bias", 64, 96, 4)
     assert (merged["m"], merged["op"], merged["n"], merged["parts"], merged["count"]) == (
         *("1-2", "merged_linear", 128, "64+32+32", 4),
     )
@@ -214,15 +215,19 @@ def rows(path):
     return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
 
 
+ADDED = ("bfloat16", "nt", "bias", "", "", "")
+"""The dtype, layout, epilogue, op, eps and parts of a product that adds the residual."""
+
+
 def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     layers = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128}
     path = written("llama", **layers, num_key_value_heads=8, num_hidden_layers=32, vocab_size=128256)
     out = tmp_path / "llama.csv"
     code, said, err = run("model", path, "--m", "1-512,8192", "--out", out)
     assert code == 0, err
-    assert f"8 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
+    assert f"10 families of LlamaForCausalLM; to tune them: tuner run --suite {out}" in said
     columns = ("m", "n", "k", "dtype", "layout", "count", "note")
-    *listed, merged, gated, gated_of_prefill, norms, norms_of_prefill = rows(out)
+    *listed, after_attention, after_mlp, merged, gated, gated_of_prefill, norms, norms_of_prefill = rows(out)
     assert [tuple(row[name] for name in columns) for row in listed] == [
         ("1-512", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
         ("8192", "4096", "4096", "bfloat16", "nt", "64", "self_attn.q_proj self_attn.o_proj"),
@@ -237,6 +242,8 @@ def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     names = "input_layernorm post_attention_layernorm model.norm"
     mlps = ("1-512", "14336", "4096", "bfloat16", "nt", "silu", "gated_linear", "", "", "32", "mlp")
     joined = ("1-2", "6144", "4096", "bfloat16", "nt", "", "merged_linear", "", "4096+1024+1024", "32", "self_attn")
+    assert tuple(after_attention.values()) == ("1", "4096", "4096", *ADDED, "32", "self_attn.o_proj")
+    assert tuple(after_mlp.values()) == ("1", "4096", "14336", *ADDED, "32", "mlp.down_proj")
     assert tuple(merged.values()) == joined
     assert tuple(gated.values()) == mlps
     assert gated_of_prefill == gated | {"m": "8192"}
@@ -314,6 +321,25 @@ def test_attention_is_a_family_of_few_rows_beside_its_products(run, tmp_path, wr
     for typed, m in (("2,64", ["2"]), ("2-64", ["2"]), ("1,2,8", ["1,2"]), ("8-64", [])):
         assert run("model", written("llama"), "--m", typed, "--out", out)[0] == 0
         assert [row[0] for row in merged_rows(out)] == m
+
+
+def test_products_of_one_row_that_add_the_residual_are_families_of_their_own(run, tmp_path, written):
+    out, attended, both = tmp_path / "out.csv", [("64", "64", "4")], [("64", "64", "4"), ("64", "96", "4")]
+    for name, typed, fields, expected in (
+        ("llama", [], {}, both),
+        ("llama", ["--tp", 2], {}, []),  # each GPU has a part of the sum
+        ("llama", ["--dtype", "e4m3"], {}, []),
+        ("llama", [], {"mlp_bias": True}, attended),
+        ("llama", [], {"attention_bias": True}, [("64", "96", "4")]),
+        ("qwen", [], {}, [("64", "96", "4")]),  # q, of as many rows, has a bias
+        ("gemma", [], {}, []),  # what is added goes through a norm
+        ("mixtral", [], {}, attended),
+    ):
+        assert run("model", written(name, **fields), *typed, "--m", "1-8", "--out", out)[0] == 0
+        added = [row for row in rows(out) if row["m"] == "1" and row.get("epilogue") == "bias"]
+        assert [(row["n"], row["k"], row["count"]) for row in added] == expected, (name, typed)
+    assert run("model", written("llama"), "--m", "2-8", "--out", out)[0] == 0
+    assert not any(row.get("epilogue") == "bias" for row in rows(out))
 
 
 def test_gated_mlps_that_no_kernel_computes_are_no_families(run, tmp_path, written):

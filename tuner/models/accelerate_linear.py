@@ -115,7 +115,7 @@ def _obstacle(layer: nn.Linear) -> str | None:  # noqa: PLR0911  one return for 
     """Why a layer is left on torch, or None."""
     if why := class_obstacle(layer):
         return why
-    if type(layer).forward not in (nn.Linear.forward, TunedLinear.forward, HandedLinear.forward):
+    if original_class(layer).forward is not nn.Linear.forward:
         return f"{original_class(layer).__name__} defines its own forward"
     weight, bias = (layer._parameters.get(name, _COMPUTED) for name in ("weight", "bias"))
     if weight is None or weight is _COMPUTED or bias is _COMPUTED:

@@ -25,7 +25,7 @@ from tuner.models.trial import Trials, run_on_cpu
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
-_DOWN = "down_proj"
+DOWN = "down_proj"
 _SEPARATE, _JOINED = ("gate_proj", "up_proj"), ("gate_up_proj",)
 _FORWARDS = (nn.Linear.forward, TunedLinear.forward)
 _GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
@@ -93,7 +93,7 @@ class TunedMlp(PatchedLayer):
             weights = _weights(self, choice)
             hidden = None if weights is None else gated(args[0], weights, choice.preferred)
             if hidden is not None:
-                return self._modules[_DOWN](hidden)
+                return self._modules[DOWN](hidden)
         result: torch.Tensor = original_forward(TunedMlp, self)(*args, **kwargs)
         return result
 
@@ -134,7 +134,7 @@ def holds_mlp(block: nn.Module) -> bool:
 
 def _layers(block: nn.Module) -> tuple[str, ...] | None:
     modules = block._modules
-    if modules.get(_DOWN) is None:
+    if modules.get(DOWN) is None:
         return None
     named = [each for each in (_SEPARATE, _JOINED) if all(isinstance(modules.get(name), nn.Linear) for name in each)]
     return named[0] if len(named) == 1 else None
@@ -164,7 +164,7 @@ def _choice_of(block: nn.Module, tried: Trials[Gate | None], *, is_auto: bool) -
     if (why := _obstacle(weights)) or first is None:
         return str(why), None
     shape = (first.shape[0] // (3 - len(weights)), first.shape[1])
-    gate = tried.of(block, first.dtype, (*layers, _DOWN))
+    gate = tried.of(block, first.dtype, (*layers, DOWN))
     if gate is None:
         return f"{original_class(block).__name__} computes something else", None
     # Only this family is looked for: to learn that there is no other takes every table to the end.
@@ -230,7 +230,7 @@ def gate_of(block: nn.Module) -> Gate | None:
 def _others(block: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
     """A block's children but the layers of a gated MLP."""
     for name, each in block._modules.items():
-        if name not in (*_SEPARATE, *_JOINED, _DOWN):
+        if name not in (*_SEPARATE, *_JOINED, DOWN):
             yield name, each
 
 
@@ -263,7 +263,7 @@ class _Trial:
         modules: dict[str, nn.Module | None] = {
             name: None if each is None else _unhooked(each, training) for name, each in self.others.items()
         }
-        for name, weight in zip((*self.layers, _DOWN), (*weights, self.down), strict=True):
+        for name, weight in zip((*self.layers, DOWN), (*weights, self.down), strict=True):
             modules[name] = _linear(weight.to(dtype))
         tried.__dict__.update({name: _copied(value) for name, value in self.block.__dict__.items()})
         tried.__dict__.update(_modules=modules, training=training)

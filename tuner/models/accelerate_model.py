@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from torch import nn
 
 from tuner.errors import InputError
+from tuner.models import accelerate_residual
 from tuner.models.accelerate_attention import attention_layers, patch_attention
 from tuner.models.accelerate_experts import holds_experts, patch_experts
 from tuner.models.accelerate_linear import NOT_TRANSPOSED, is_conv1d, patch_linear
 from tuner.models.accelerate_mlp import gates, holds_mlp, patch_mlp
 from tuner.models.accelerate_norm import forms, is_norm, patch_norm
+from tuner.models.accelerate_residual import AddingLayer, patch_residuals
 from tuner.models.class_patch import restore_class
+from tuner.models.residual_form import may_add
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
@@ -39,6 +42,7 @@ class Acceleration:
         experts: The names of the blocks of experts that may run on tuned kernels.
         mlps: The names of the gated MLPs whose gate and up may run in one launch.
         attentions: The names of the attention blocks whose q, k and v may run in one launch.
+        residuals: The names of the layers whose blocks may add the residual by themselves.
     """
 
     backend: str
@@ -48,6 +52,7 @@ class Acceleration:
     experts: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
     attentions: tuple[str, ...] = ()
+    residuals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say how many layers may run on tuned kernels, and for each reason how many are left on torch."""
@@ -56,6 +61,8 @@ class Acceleration:
             done.append(f"gate and up in one launch: {_counted(self.mlps, 'block')}")
         if self.attentions:
             done.append(f"q, k and v in one launch: {_counted(self.attentions, 'block')}")
+        if self.residuals:
+            done.append(f"residual added by products: {_counted(self.residuals)}")
         if self.experts:
             done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
         if self.norms:
@@ -104,7 +111,9 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
         else:
             restore_class(layer)
             left.setdefault(why, []).append(name)
-    done["attentions"] = [*_merge_attention(model, {id(layer) for _, layer in named}, backend)]
+    changed = {id(layer) for _, layer in named}
+    done["attentions"] = [*_merge_attention(model, changed, backend)]
+    done["residuals"] = [*_add_residuals(model, changed, backend)]
     result = Acceleration(backend, left=_as_tuples(left), **_as_tuples(done))
     _logger.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", result)
     return result
@@ -119,6 +128,17 @@ def _merge_attention(model: nn.Module, changed: Container[int], backend: str) ->
             yield name
         else:
             restore_class(block)
+
+
+def _add_residuals(model: nn.Module, changed: Container[int], backend: str) -> Iterator[str]:
+    """Yield the names of layers whose blocks add the residual from now on, of those with a layer changed."""
+    tried = accelerate_residual.forms()
+    for name, layer in model.named_modules():
+        if may_add(layer):
+            if backend != "torch" and patch_residuals(layer, backend, changed, tried):
+                yield name
+            elif isinstance(layer, AddingLayer):
+                restore_class(layer)
 
 
 def _as_tuples(names: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from tuner.kernels.elementwise.spec import MOST_COLUMNS
 from tuner.kernels.ops import arguments, autocast, dispatch, rms_norm
 from tuner.kernels.ops.left_to_torch import LeftToTorch
 from tuner.kernels.ops.linear import DTYPES
+from tuner.kernels.ops.operators import operator
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
 from tuner.lookup import evidence, lookup
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
@@ -95,6 +96,34 @@ class FusedNorm(PatchedLayer):
                 return normalized
         result: torch.Tensor = original_forward(FusedNorm, self)(*args, **kwargs)
         return result
+
+
+def is_fused_for_one_row(layer: nn.Module) -> bool:
+    """Whether our kernel is to compute a patched norm of one row, by the tables as they are now."""
+    choice, weight = layer.__dict__.get(CHOICE), layer._parameters.get("weight")
+    if type(layer).forward is not FusedNorm.forward or choice is None or weight is None:
+        return False
+    epsilon = layer.__dict__.get(choice.epsilon)
+    if not isinstance(epsilon, float) or not _has_kernel(weight, epsilon):
+        return False
+    return not choice.is_auto or _is_faster(
+        lookup.resolver(), 1, len(weight), weight.dtype, epsilon, weight.device.index
+    )
+
+
+def as_operator(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What a norm for which `is_fused_for_one_row` gives, as one operator of a compiled program.
+
+    Where it has changed since, or has hooks, it runs as elsewhere.
+    """
+    choice, weight = layer.__dict__.get(CHOICE), layer._parameters.get("weight")
+    epsilon = None if choice is None else layer.__dict__.get(choice.epsilon)
+    is_plain = type(layer).forward is FusedNorm.forward and not (layer._forward_hooks or layer._forward_pre_hooks)
+    if not is_plain or weight is None or epsilon is None or x.dtype != weight.dtype or x.shape[-1:] != weight.shape:
+        normalized: torch.Tensor = layer(x)
+    else:
+        normalized = operator("rms_norm")(x, weight, epsilon, choice.offset)
+    return normalized
 
 
 def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from tuner.models.forward import WeightProduct
 from tuner.models.lines import Extras, Line
 from tuner.models.norm_calls import Norms
 from tuner.models.products import Product
+from tuner.models.residual_form import may_add, residual_form
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
 from tuner.problem.gemm_fields import contiguous_aligned
 from tuner.problem.merged_parts import MOST_ROWS, PARTS, parts_text
@@ -42,6 +43,7 @@ class GemmFamily:
         weights: generic names of the weights ("model.layers.*.mlp.down_proj.weight").
         count: how often a step calls it.
         extras: see `Line`.
+        most_m: the largest M for which `accelerate` calls it; None where there is none.
     """
 
     product: Product
@@ -50,6 +52,7 @@ class GemmFamily:
     weights: tuple[str, ...]
     count: int
     extras: Extras = ()
+    most_m: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class ModelGemms:
         norms: families of `rms_norm` for norms that `accelerate` runs on it.
         mlps: families of `gated_linear` for gated MLPs that `accelerate` runs on it; gate and up are families too.
         merged: families of `merged_linear` for attention that `accelerate` runs on it; q, k and v are families too.
+        adding: families of products of one row that `accelerate` has add the residual; without it they are families
+            too.
     """
 
     families: tuple[GemmFamily, ...]
@@ -73,11 +78,12 @@ class ModelGemms:
     norms: tuple[GemmFamily, ...] = ()
     mlps: tuple[GemmFamily, ...] = ()
     merged: tuple[GemmFamily, ...] = ()
+    adding: tuple[GemmFamily, ...] = ()
 
     @property
     def all(self) -> tuple[GemmFamily, ...]:
         """All families."""
-        return *self.families, *self.merged, *self.mlps, *self.experts, *self.norms
+        return *self.families, *self.adding, *self.merged, *self.mlps, *self.experts, *self.norms
 
 
 def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
@@ -120,7 +126,9 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     whole = tuple(name for name in names_of_all if sharding.is_whole(model, name))
     experts, norms = tuple(_experts(model, families)), tuple(_norms(model, normalized, tp))
     mlps, merged = tuple(_mlps(model, weights, tp)), tuple(_merged(model, weights))
-    return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged)
+    # Of a row that GPUs share each has a part of the sum, to which one of them could add.
+    adding = tuple(_adding(model, weights)) if tp == 1 else ()
+    return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged, adding)
 
 
 def _by_generic_name(model: Any, holds: Callable[[torch.nn.Module], object]) -> dict[str, list[torch.nn.Module]]:
@@ -169,7 +177,28 @@ def _merged(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]
             extras: Extras = ((PARTS, parts_text(each.n for each in products)),)
             merged.setdefault((product, extras), []).extend([name] * weights[keys[0][0]].count(layers[0]))
     for (product, extras), names in merged.items():
-        yield GemmFamily(product, TOKENS, 1, tuple(dict.fromkeys(names)), len(names), extras)
+        yield GemmFamily(product, TOKENS, 1, tuple(dict.fromkeys(names)), len(names), extras, MOST_ROWS)
+
+
+def _adding(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]]) -> Iterator[GemmFamily]:
+    """Yield the families of products that add the residual, by the generic names of products' weights."""
+    adding: dict[Product, list[str]] = {}
+    for name, alike in _by_generic_name(model, may_add).items():
+        forms = {residual_form(layer, _is_mlp) for layer in alike}
+        form = forms.pop() if len(forms) == 1 else None
+        for step in () if form is None else form.steps:
+            weight = f"{name}.{step.block}.{step.ending.last}.weight"
+            for (product, of, factor), names in weights.items():
+                is_plain = product.op == "matmul" and product.scaling == "none" and product.epilogue == "none"
+                if weight in names and is_plain and product.a_dtype in DTYPES and (of, factor) == (TOKENS, 1):
+                    adding.setdefault(product._replace(epilogue="bias"), []).extend([weight] * names.count(weight))
+    for product, names in adding.items():
+        if (product, TOKENS, 1) not in weights:  # other layers' family has all rows
+            yield GemmFamily(product, TOKENS, 1, tuple(dict.fromkeys(names)), len(names), most_m=1)
+
+
+def _is_mlp(block: torch.nn.Module) -> bool:
+    return holds_mlp(block) and gate_of(block) is not None
 
 
 def _as_one(products: Sequence[Product]) -> Product | None:
@@ -280,13 +309,8 @@ def lines(gemms: ModelGemms, sizes: Sizes) -> list[Line]:
             each.extras,
         )
         for each in gemms.all
-        for cell in _sizes_of(each.product, sizes).cells(each.of, each.factor)
+        for cell in (sizes if each.most_m is None else sizes.up_to(each.most_m)).cells(each.of, each.factor)
     ]
-
-
-def _sizes_of(product: Product, sizes: Sizes) -> Sizes:
-    """Those of the sizes that kernels of a product take."""
-    return sizes.up_to(MOST_ROWS) if product.op == "merged_linear" else sizes
 
 
 def moe_commands(gemms: ModelGemms, quantization: str) -> list[str]:

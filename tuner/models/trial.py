@@ -23,9 +23,9 @@ class Trials(Generic[Found]):
     It serves one walk through a model, which changes nothing that a trial reads.
     """
 
-    def __init__(self, find: Callable[[Any], Found]) -> None:
-        """Keep what tries a module."""
-        self._find = find
+    def __init__(self, find: Callable[[Any], Found], unread: Collection[str] = ()) -> None:
+        """Keep what tries a module, and the names of attributes that it reads neither of a module nor of a child."""
+        self._find, self._unread = find, unread
         self._tried: deque[tuple[nn.Module, object, Found]] = deque(maxlen=_MOST)
 
     def of(self, module: nn.Module, kind: object, replaced: Collection[str]) -> Found:
@@ -37,25 +37,25 @@ class Trials(Generic[Found]):
             replaced: Their names.
         """
         for tried, its_kind, found in self._tried:
-            if its_kind == kind and _are_modules_alike(tried, module, replaced):
+            if its_kind == kind and _are_modules_alike(tried, module, replaced, self._unread):
                 return found
         found = self._find(module)
         self._tried.append((module, kind, found))
         return found
 
 
-def _are_modules_alike(one: nn.Module, other: nn.Module, replaced: Collection[str] = ()) -> bool:
-    """Whether forwards of both read the same, but for parameters and children of some names."""
+def _are_modules_alike(one: nn.Module, other: nn.Module, replaced: Collection[str], unread: Collection[str]) -> bool:
+    """Whether forwards of both read the same, but for parameters and children, and for attributes, of some names."""
     if original_class(one) is not original_class(other):
         return False
-    state, its_state = ({**each.__dict__, CHOICE: None} for each in (one, other))
+    state, its_state = ({**each.__dict__, **dict.fromkeys((CHOICE, *unread))} for each in (one, other))
     children, its_children = (_without(each.pop("_modules"), replaced) for each in (state, its_state))
     for each in (state, its_state):
-        each["_parameters"] = _without(each["_parameters"], replaced)
+        each["_parameters"] = _without(each["_parameters"] or {}, replaced)
     if state.keys() != its_state.keys() or list(children) != list(its_children):
         return False
     return all(_are_alike(value, its_state[name]) for name, value in state.items()) and all(
-        a is b or (a is not None and b is not None and _are_modules_alike(a, b))
+        a is b or (a is not None and b is not None and _are_modules_alike(a, b, (), unread))
         for a, b in zip(children.values(), its_children.values(), strict=True)
     )
 
