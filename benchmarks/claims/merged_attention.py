@@ -1,13 +1,14 @@
-"""What one launch for q, k and v brings to a decode step: steps with it and without, against torch's.
+"""What products that take in more bring to a decode step: steps with them and without, against torch's.
 
-    python benchmarks/claims/merged_attention.py --out RESULT.json --tables DIR [--model llama-8b]
+    python benchmarks/claims/merged_attention.py --out RESULT.json --tables DIR [--model llama-8b] [--part residual]
     python benchmarks/claims/merged_attention.py --out RESULT.json --rehearse
 
 The models are those of model_play.py, and DIR/tables what its part `tune` exported. All three models have the same
-weights: torch's, an accelerated one, and one that is accelerated but for its attention, whose q, k and v are three
-launches. Steps of few sequences, called from Python (by the host's clock), as a CUDA graph, and as a graph of what
-torch.compile made: torch's time over each, three launches' time over one's, and the norm of the difference from torch's
-result over its norm. Each pair takes turns.
+weights: torch's, an accelerated one, and one that is accelerated but for one part. Of `--part attention` its q, k and v
+are three launches; of `--part residual` each addition of the residual is a launch, and torch.compile fuses its norms.
+Steps of few sequences, called from Python (by the host's clock), as a CUDA graph, and as a graph of what torch.compile
+made: torch's time over each, the time without that part over the time with it, and the norm of the difference from
+torch's result over its norm. Each pair takes turns.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 import torch
 
+PARTS = {
+    "attention": ("three launches", "one launch", "three over one"),
+    "residual": ("apart", "added", "apart over added"),
+}
+"""What a result calls the steps without a part and with it, and their ratio."""
 WAYS = ("from Python", "captured", "compiled, captured")
 
 
@@ -34,6 +40,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--tables", help="the folder of model_play.py")
     parser.add_argument("--model", default="llama-8b")
+    parser.add_argument("--part", choices=PARTS, default="attention")
     parser.add_argument("--batches", type=model_play.numbers, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rehearse", action="store_true", help="a tiny model under the interpreter, not compiled")
@@ -45,41 +52,44 @@ def main() -> None:
         **(rehearsed if args.rehearse else {"model": args.model, "layers": 6, "backend": "auto"}),
         rehearse=args.rehearse,
     )
-    plain, merged, done = model_play.models(options)
-    apart = model_play.shared_copy(merged)
+    plain, whole, done = model_play.models(options)
+    apart = model_play.shared_copy(whole)
     print(done)
-    restored = give_back_attention(apart)
-    assert restored == len(done.attentions) > 0, done
+    restored = give_back(apart, args.part)
+    assert restored > 0, done
     found: dict[str, Any] = {}
+    without, with_it, over = PARTS[args.part]
     with torch.inference_mode():
         for batch in args.batches:
             ids = torch.ones((batch, 1), dtype=torch.long, device=next(plain.parameters()).device)
             for way in WAYS[:1] if args.rehearse else WAYS:
                 clock = model_play.host_seconds if way == "from Python" else model_play.device_seconds
-                theirs, three, one = (step_of(model, ids, way) for model in (plain, apart, merged))
+                theirs, slower, faster = (step_of(model, ids, way) for model in (plain, apart, whole))
                 exact = theirs().float()
                 of_step = found[f"{way}, batch {batch}"] = {
                     name: model_play.paired(theirs, step, clock, args.rounds)
                     | {"difference": float(((step().float() - exact).norm() / exact.norm()).item())}
-                    for name, step in (("three launches", three), ("one launch", one))
+                    for name, step in ((without, slower), (with_it, faster))
                 }
-                pair = model_play.paired(three, one, clock, args.rounds)
-                of_step["three over one"] = {
-                    "three_ms": pair["torch_ms"],
-                    "one_ms": pair["tuner_ms"],
-                    "three_over_one": pair["torch_over_tuner"],
+                pair = model_play.paired(slower, faster, clock, args.rounds)
+                of_step[over] = {
+                    f"{without.split()[0]}_ms": pair["torch_ms"],
+                    f"{with_it.split()[0]}_ms": pair["tuner_ms"],
+                    over.replace(" ", "_"): pair["torch_over_tuner"],
                     **{name: pair[name] for name in ("least", "most")},
                 }
                 print(way, batch, of_step, flush=True)
-                record.write(args.out, {"model": options.model, "steps": found})
+                record.write(args.out, {"model": options.model, "part": args.part, "steps": found})
 
 
-def give_back_attention(model: Any) -> int:
-    """Give the attention of a model its own forward back, and nothing else; how many blocks that are."""
+def give_back(model: Any, part: str) -> int:
+    """Give the layers of a model that a part is about their own forward back, and nothing else; how many those are."""
     from tuner.models.accelerate_attention import TunedAttention
+    from tuner.models.accelerate_residual import AddingLayer
     from tuner.models.class_patch import restore_class
 
-    return sum(restore_class(block) for block in model.modules() if isinstance(block, TunedAttention))
+    kind = TunedAttention if part == "attention" else AddingLayer
+    return sum(restore_class(layer) for layer in model.modules() if isinstance(layer, kind))
 
 
 def step_of(model: Any, ids: torch.Tensor, way: str) -> Callable[[], Any]:

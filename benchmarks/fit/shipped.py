@@ -9,8 +9,8 @@ MLPs and norms too. What most of them share comes first; what ships already is l
 FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
 `tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
 shipped-h200.db.xz have the trials and winners that ship, gated-h200.db.xz, norms-h200.db.xz and
-merged-shipped-h200.db.xz those of an H200's gated MLPs, norms and attention: unpacked as FOLDER/shipped.db one saves
-their time. Needs transformers.
+merged-shipped-h200.db.xz those of an H200's gated MLPs, norms and attention, and adding-h200.db.xz of the products that
+add the residual: unpacked as FOLDER/shipped.db one saves their time. Needs transformers.
 """
 
 from __future__ import annotations
