@@ -145,6 +145,13 @@ def gates() -> Trials[Gate | None]:
     return Trials(gate_of)
 
 
+def gate_by(tried: Trials[Gate | None], block: nn.Module) -> Gate | None:
+    """What a block that `holds_mlp` does with the products of gate and up, by the blocks that were tried before."""
+    layers = _layers(block) or ()
+    weight = _weight(block._modules[layers[0]]) if layers else None
+    return None if weight is None else tried.of(block, weight.dtype, (*layers, DOWN))
+
+
 def patch_mlp(block: nn.Module, backend: str, tried: Trials[Gate | None]) -> str | None:
     """Replace the forward of a gated MLP, or say why it is left on torch."""
     why, choice = _choice_of(block, tried, is_auto=backend == "auto")
@@ -164,7 +171,7 @@ def _choice_of(block: nn.Module, tried: Trials[Gate | None], *, is_auto: bool) -
     if (why := _obstacle(weights)) or first is None:
         return str(why), None
     shape = (first.shape[0] // (3 - len(weights)), first.shape[1])
-    gate = tried.of(block, first.dtype, (*layers, DOWN))
+    gate = gate_by(tried, block)
     if gate is None:
         return f"{original_class(block).__name__} computes something else", None
     # Only this family is looked for: to learn that there is no other takes every table to the end.
