@@ -75,6 +75,7 @@ class Attention(nn.Module):
     def __init__(self, *, bias=False):
         super().__init__()
         self.v_proj, self.o_proj = nn.Linear(32, 16, bias=False), nn.Linear(16, 32, bias=bias)
+        self.scaling = 1.0
 
     def forward(self, hidden_states, scale=None, **others):
         self.see(scale, others)
@@ -156,6 +157,104 @@ class Doubling(Attention):
     def forward(self, hidden_states, **others):
         found, _ = super().forward(hidden_states, **others)
         return found * 2, None
+
+
+class Twice(Attention):
+    """Attention that multiplies by its last weight twice."""
+
+    def forward(self, hidden_states, **others):
+        mixed, _ = super().forward(hidden_states, **others)
+        return self.o_proj(self.v_proj(mixed)), None
+
+
+class Normalized(Attention):
+    """Attention whose last product goes through another child; `of` says through which."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.after = of
+
+    def forward(self, hidden_states, **others):
+        return self.after(super().forward(hidden_states, **others)[0]), None
+
+
+class Halving(Attention):
+    """Attention that changes its last product in place."""
+
+    def forward(self, hidden_states, **others):
+        found, _ = super().forward(hidden_states, **others)
+        found *= 0.5
+        return found, None
+
+
+class Telling(Layer):
+    """A layer that asks whether it is given an argument."""
+
+    def forward(self, hidden_states, scale=None):
+        return super().forward(hidden_states if scale is not None else hidden_states * 2)
+
+
+class Comparing(Layer):
+    """A layer that compares an argument."""
+
+    def forward(self, hidden_states, mode="a"):
+        return super().forward(hidden_states * 2 if mode == "b" else hidden_states)
+
+
+class Weighted(Layer):
+    """A layer that adds by a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(()))
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) * self.alpha
+
+
+class Clamping(Layer):
+    """A layer whose result has a limit."""
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states).clamp(-100, 100)
+
+
+class Widening(Layer):
+    """A layer whose sums are float32."""
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states).float()
+
+
+class Dropping(Layer):
+    """A layer with dropout of what it adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.eval()
+
+    def forward(self, hidden_states):
+        attended, _ = self.attention(self.first_norm(hidden_states))
+        hidden_states = hidden_states + self.drop(attended)
+        return hidden_states + self.mlp(self.second_norm(hidden_states))
+
+
+class First(Layer):
+    """A layer that takes the first of what attention of an unknown kind gives."""
+
+    def forward(self, hidden_states):
+        hidden_states = hidden_states + self.attention(self.first_norm(hidden_states))[0]
+        return hidden_states + self.mlp(self.second_norm(hidden_states))
+
+
+class Unknown(Attention):
+    """Attention that cannot be tried."""
+
+    def forward(self, hidden_states):
+        if not hidden_states.any():
+            raise RuntimeError("there is nothing to attend to")
+        return super().forward(hidden_states)
 
 
 @pytest.fixture(autouse=True)
@@ -240,11 +339,16 @@ def test_a_sum_is_no_less_exact_than_the_layers_own(dtype, sums):
 
 
 def test_layers_that_compute_something_else_are_left_alone(sums):
-    for layer in (Scaled(0.5), Parallel(), Reading(), InPlace(), Layer().train()):
-        assert residual_form(layer, lambda _: False) is None
+    others = (Telling(), Comparing(), Weighted(), Clamping(), Widening().half(), First(Unknown()))
+    for layer in (Scaled(0.5), Parallel(), Reading(), InPlace(), Layer().train(), *others):
+        assert residual_form(layer) is None
         assert not accelerate(layer, backend="tuner").residuals
         assert not isinstance(layer, accelerate_residual.AddingLayer)
     assert ending_of(Doubling()) == Ending(None, 1)
+    assert ending_of(Twice()) == Ending(None, None)
+    for after in (Norm(), nn.Dropout(), nn.Identity()):
+        assert ending_of(Normalized(after)) == Ending(None, 1)
+    assert ending_of(Halving()) == Ending(None, 1)
     assert ending_of(Attention()) == Ending("o_proj", 1)
     with torch.no_grad():
         x = torch.randn(1, 32)
@@ -303,12 +407,17 @@ def test_a_layer_that_was_changed_since_runs_as_it_is(sums):
             return self.base(x) + 1
 
     x, changed = torch.randn(1, 32), []
+    dropping = accelerated(Dropping())
+    dropping.drop = nn.Linear(32, 32)
     for change in (
         lambda layer: setattr(layer.attention, "o_proj", Adapted(layer.attention.o_proj)),
         lambda layer: setattr(layer.mlp.down_proj, "bias", nn.Parameter(torch.randn(32))),
         lambda layer: setattr(layer, "attention", copy.deepcopy(layer.attention)),
         lambda layer: setattr(layer.mlp, "forward", lambda x: x),
         lambda layer: accelerate(layer, backend="torch", only="mlp.down_proj"),
+        lambda layer: setattr(layer.attention, "scaling", 2.0),
+        lambda layer: setattr(layer.attention, "__class__", type("Other", (Doubling,), {})),
+        lambda layer: setattr(layer.mlp, "training", True),
     ):
         layer = accelerated(Layer())
         change(layer)
@@ -316,7 +425,7 @@ def test_a_layer_that_was_changed_since_runs_as_it_is(sums):
     scaled = accelerated(Scaled(1.0))
     scaled.factor = 3.0
     with torch.no_grad():
-        for layer in (*changed, scaled):
+        for layer in (*changed, scaled, dropping):
             torch.testing.assert_close(layer(x), restored(layer)(x))
         assert not [each for each in sums if each.k == 16]
         moved = accelerated(Layer())
@@ -355,6 +464,52 @@ def test_nothing_is_added_after_an_error(sums):
         expected = nn.functional.linear(mixed, layer.attention.o_proj.weight)
         torch.testing.assert_close(layer.attention.o_proj(mixed), expected)
     assert not sums
+
+
+def test_a_layer_that_is_called_by_its_own_block_adds_to_each_its_own(sums):
+    layer, x, other = accelerated(Layer()), torch.randn(1, 32), torch.randn(1, 32)
+    with torch.no_grad():
+        expected = [restored(layer)(each) for each in (x, other)]
+        found = []
+
+        def call(*_):
+            hook.remove()
+            found.append(layer(other))
+
+        hook = layer.attention.v_proj.register_forward_hook(call)
+        found.insert(0, layer(x))
+    for each, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(each, right)
+    assert len(sums) == 4
+
+
+def test_a_trial_leaves_nothing_in_a_block():
+    class Counting(Attention):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+            self.register_buffer("steps", torch.zeros(()))
+
+        def forward(self, hidden_states):
+            self.calls.append(1)
+            self.steps += 1
+            return super().forward(hidden_states)
+
+    layer = accelerated(Layer(Counting()))
+    assert (layer.attention.calls, layer.attention.steps.item()) == ([], 0)
+
+
+def test_odd_forwards_are_left_alone():
+    class Nothing(Layer):
+        def forward(self):
+            return None
+
+    class Anything(Layer):
+        def forward(self, *given):
+            return given
+
+    for layer in (Nothing(), Anything()):
+        assert accelerate(layer, backend="tuner").residuals == ()
 
 
 def test_threads_share_a_layer(monkeypatch):
@@ -409,11 +564,15 @@ def test_accelerating_again_follows_the_new_choice(sums):
         assert len(sums) == 2
         assert accelerate(layer, backend="tuner", only="mlp.*").residuals == ("",)
         layer(x)
-        assert [each.k for each in sums[2:]] == [48]
+        assert [each.k for each in sums[2:]] == [16, 48]
+        assert accelerate(layer, backend="tuner", only="attention.v_proj").residuals == ("",)
+        assert accelerate(layer, backend="tuner", only="*norm").residuals == ()
+        layer(x)
+        assert len(sums) == 6
         accelerate(layer)  # no table has its layers
         assert type(layer) is Layer
         layer(x)
-    assert len(sums) == 3
+    assert len(sums) == 6
     kept = accelerated(Layer())
     forward = kept.forward
     assert restore(kept) == 9  # five linear layers, two norms, the MLP and the whole
@@ -474,6 +633,43 @@ def test_a_compiled_program_of_one_row_has_no_addition_and_no_break_or_guard_mor
         torch.testing.assert_close(compiled(x), layer(x))
     residuals = [layer.attention.o_proj._tuner_choice.residual, layer.mlp.down_proj._tuner_choice.residual]
     assert [each.take() for each in residuals] == [None, None]
+
+
+def test_a_block_that_is_not_compiled_adds_all_the_same():
+    class Disabled(Attention):
+        @torch.compiler.disable
+        def forward(self, hidden_states, **others):
+            return super().forward(hidden_states, **others)
+
+    layer, x = accelerated(Layer(Disabled())), torch.randn(1, 32)
+    compiled = torch.compile(layer, backend="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), restored(layer)(x))
+    assert layer.attention.o_proj._tuner_choice.residual.take() is None
+
+
+def test_compiled_gradients_and_a_replaced_norm_are_those_of_the_layer():
+    layer, x = accelerated(Layer()), torch.randn(1, 32)
+    for name in ("attention.o_proj", "mlp.down_proj"):
+        layer.get_submodule(name).weight.requires_grad_(False)
+    own = restored(layer)
+    for each in (torch.compile(layer, backend="aot_eager"), own):
+        each(x).square().sum().backward()
+    torch.testing.assert_close(layer.first_norm.weight.grad, own.first_norm.weight.grad)
+    torch.testing.assert_close(layer.attention.v_proj.weight.grad, own.attention.v_proj.weight.grad)
+    layer.first_norm.forward = lambda given: given * 0
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layer, backend="eager")(x), restored(layer)(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_program_serves_any_number_of_rows():
+    layer = accelerated(Layer())
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, torch.randn(1, 32), check_trace=False)
+        x = torch.randn(3, 32)
+        torch.testing.assert_close(traced(x), restored(layer)(x))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -21,7 +21,7 @@ from tuner.launch import compat
 from tuner.models.accelerate_linear import HandedLinear, HandedPreference, Handover, handed_preference
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, table_obstacle
-from tuner.models.trial import run_on_cpu
+from tuner.models.trial import copied_state, run_on_cpu
 
 _GROUPS = (("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("q_proj", "kv_a_proj_with_mqa"))
 """Names of layers that multiply one input; of those that a block has, the first group is tried."""
@@ -164,7 +164,7 @@ def merged_input(block: nn.Module) -> MergedInput | None:
     needed = [each.name for each in others[1:] if each.default is each.empty and each.kind not in _VARIADIC]
     trial = _Trial(block._modules[layers[0]].in_features, layers)
     tried = original.__new__(original)
-    tried.__dict__.update(block.__dict__)
+    tried.__dict__.update(copied_state(block))
     tried.__dict__["_modules"] = {
         name: None if each is None else _Noting(each, name, trial) for name, each in block._modules.items()
     }

@@ -5,7 +5,6 @@ One launch of `gated_linear` computes gate, up, the activation and the product. 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from tuner.models.accelerate_linear import TunedLinear
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
 from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
-from tuner.models.trial import Trials, run_on_cpu
+from tuner.models.trial import Trials, copied_state, run_on_cpu
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
@@ -272,14 +271,9 @@ class _Trial:
         }
         for name, weight in zip((*self.layers, DOWN), (*weights, self.down), strict=True):
             modules[name] = _linear(weight.to(dtype))
-        tried.__dict__.update({name: _copied(value) for name, value in self.block.__dict__.items()})
+        tried.__dict__.update(copied_state(self.block))
         tried.__dict__.update(_modules=modules, training=training)
         return run_on_cpu(original.forward, tried, self.x.to(dtype))
-
-
-def _copied(value: object) -> object:
-    """A copy of a collection, so that the block keeps nothing that its forward puts there during the trial."""
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 
 class _Summing(nn.Linear):  # type: ignore[misc]  # torch is not checked

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from tuner.errors import InputError
-from tuner.models import accelerate_residual
 from tuner.models.accelerate_attention import attention_layers, patch_attention
 from tuner.models.accelerate_experts import holds_experts, patch_experts
 from tuner.models.accelerate_linear import NOT_TRANSPOSED, is_conv1d, patch_linear
 from tuner.models.accelerate_mlp import gates, holds_mlp, patch_mlp
 from tuner.models.accelerate_norm import forms, is_norm, patch_norm
-from tuner.models.accelerate_residual import AddingLayer, patch_residuals
+from tuner.models.accelerate_residual import AddingLayer, linear_layers, patch_residuals
 from tuner.models.class_patch import restore_class
-from tuner.models.residual_form import may_add
+from tuner.models.residual_form import forms_by_layer, may_add
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
@@ -131,14 +130,15 @@ def _merge_attention(model: nn.Module, changed: Container[int], backend: str) ->
 
 
 def _add_residuals(model: nn.Module, changed: Container[int], backend: str) -> Iterator[str]:
-    """Yield the names of layers whose blocks add the residual from now on, of those with a layer changed."""
-    tried = accelerate_residual.forms()
+    """Yield the names of layers whose blocks add the residual from now on, of those with a linear layer changed."""
+    form_of = forms_by_layer()
     for name, layer in model.named_modules():
-        if may_add(layer):
-            if backend != "torch" and patch_residuals(layer, backend, changed, tried):
-                yield name
-            elif isinstance(layer, AddingLayer):
-                restore_class(layer)
+        if not may_add(layer) or not any(id(each) in changed for each in linear_layers(layer)):
+            continue
+        if backend != "torch" and patch_residuals(layer, backend, form_of):
+            yield name
+        elif isinstance(layer, AddingLayer):
+            restore_class(layer)
 
 
 def _as_tuples(names: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:

@@ -118,7 +118,8 @@ def as_operator(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """
     choice, weight = layer.__dict__.get(CHOICE), layer._parameters.get("weight")
     epsilon = None if choice is None else layer.__dict__.get(choice.epsilon)
-    is_plain = type(layer).forward is FusedNorm.forward and not (layer._forward_hooks or layer._forward_pre_hooks)
+    is_plain = type(layer).forward is FusedNorm.forward and "forward" not in layer.__dict__
+    is_plain = is_plain and not (layer._forward_hooks or layer._forward_pre_hooks)
     if not is_plain or weight is None or epsilon is None or x.dtype != weight.dtype or x.shape[-1:] != weight.shape:
         normalized: torch.Tensor = layer(x)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,13 @@ from tuner.launch.call_cache import is_tracing
 from tuner.lookup import evidence
 from tuner.models import accelerate_norm
 from tuner.models.accelerate_linear import HandedLinear, TunedLinear
-from tuner.models.accelerate_mlp import TunedMlp
-from tuner.models.class_patch import CHOICE, PatchedLayer, original_forward, patch_class
+from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle
-from tuner.models.residual_form import ResidualForm, residual_forms
-from tuner.models.snapshot import Attributes, attributes_of, is_unchanged
-from tuner.models.trial import Trials
+from tuner.models.residual_form import ResidualForm, ResidualStep
+from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
 
 _GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
+_COMPUTED: Any = object()
 
 
 class Residual:
@@ -38,24 +37,27 @@ class Residual:
 
     def __init__(self) -> None:
         """Have nothing to add."""
-        self._traced: torch.Tensor | None = None
+        self._traced: torch.Tensor | None = None  # one thread at a time traces
         self._by_thread: dict[int, torch.Tensor] = {}
 
-    def give(self, residual: torch.Tensor) -> None:
-        """Have the layer add a residual at its next call."""
-        if is_tracing():  # one thread at a time traces
+    def give(self, residual: torch.Tensor | None) -> torch.Tensor | None:
+        """Have the layer add a residual at its next call, or None; return what it was to add before."""
+        before = self.take()
+        if residual is None:
+            return before
+        if is_tracing():
             self._traced = residual
         else:
             self._by_thread[threading.get_ident()] = residual
+        return before
 
     def take(self) -> torch.Tensor | None:
         """What the layer is to add; None after that, and where nothing was given."""
-        if is_tracing():
-            residual = self._traced
-            if residual is not None:  # torch.export warns of each change
-                self._traced = None
+        residual = self._traced
+        if residual is not None:  # also in a call that torch.compile leaves to Python; torch.export warns of changes
+            self._traced = None
             return residual
-        return self._by_thread.pop(threading.get_ident(), None)
+        return None if is_tracing() else self._by_thread.pop(threading.get_ident(), None)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -77,10 +79,9 @@ class AddingPreference(LinearPreference):
 
 def adding_preference(options: tuple[bool, int, int, bool], residual: Residual) -> AddingPreference:
     """The preference that `linear_preference` gives for some options, of a layer without a bias that may add."""
-    is_auto, n, k, has_bias = options
+    is_auto, n, k, _ = options
     left_to_torch = linear_preference(*options).left_to_torch
     adding = linear_preference(is_auto, n, k, True)
-    assert not has_bias
     return AddingPreference(
         is_auto=is_auto, options=options, left_to_torch=left_to_torch, adding=adding, residual=residual
     )
@@ -102,25 +103,18 @@ class ServedStep:
     """How a part of a layer is computed, x + block(norm(x)).
 
     Attributes:
-        norm, block: The names of the layer's children.
-        last: The name of the block's last linear layer.
-        residual: What that layer is to add; None where the step itself adds.
-        is_first: Whether what is added is the first of the block's results.
+        form: What was found of it.
+        residual: What the block's last linear layer is to add; None where the step itself adds.
         is_fused: Whether torch.compile is to have the norm as one operator.
-        parameter: By which name the block is given the normalized x; None for its first place.
-        passed: Which of the layer's arguments the block is given: its name for it, the layer's, and the default.
-        passes_rest: Whether the block is also given those that the layer has no name for.
+        defaults: Which of the layer's arguments the block is given: its name for it, the layer's, and the default.
+        kind: The block's class, but for what `accelerate` made of it.
     """
 
-    norm: str
-    block: str
-    last: str | None
+    form: ResidualStep
     residual: Residual | None
-    is_first: bool
     is_fused: bool
-    parameter: str | None
-    passed: tuple[tuple[str, str, object], ...]
-    passes_rest: bool
+    defaults: tuple[tuple[str, str, object], ...]
+    kind: type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,13 +126,15 @@ class ResidualChoice:
         named: The layer's arguments beside its input.
         required: Those of them that have no default.
         has_rest: Whether it takes arguments of any other name.
-        attributes: The layer's attributes when it was tried.
+        children: The layer's blocks, and what is skipped, when it was tried.
+        attributes: The layer's attributes then.
     """
 
     steps: tuple[ServedStep, ...]
     named: frozenset[str]
     required: frozenset[str]
     has_rest: bool
+    children: Children
     attributes: Attributes
 
 
@@ -154,148 +150,130 @@ class AddingLayer(PatchedLayer):
             return original_forward(AddingLayer, self)(*args, **kwargs)
         (x,) = args
         for step in choice.steps:
-            x = _sum(self._modules, step, x, _arguments(choice, step, kwargs))
+            given = {name: kwargs.get(own, default) for name, own, default in step.defaults}
+            if step.form.passes_rest:
+                given.update({name: value for name, value in kwargs.items() if name not in choice.named})
+            x = _sum(self._modules, step, x, given)
         return x
 
 
 def _sum(modules: Mapping[str, Any], step: ServedStep, x: torch.Tensor, given: dict[str, object]) -> torch.Tensor:
     """The residual x plus what a block gives, which is given the normalized x and some arguments by name."""
-    norm, residual = modules[step.norm], step.residual
+    form, residual = step.form, step.residual
+    norm, block = modules[form.norm], modules[form.block]
     normalized = accelerate_norm.as_operator(norm, x) if step.is_fused and is_tracing() else norm(x)
-    if step.parameter is not None:
-        given[step.parameter] = normalized
-    positional = (normalized,) if step.parameter is None else ()
-    if residual is None:
-        result = modules[step.block](*positional, **given)
-        added: torch.Tensor = x + (result[0] if step.is_first else result)
-        return added
-    residual.give(x)
+    if form.parameter is not None:
+        given[form.parameter] = normalized
+    positional = (normalized,) if form.parameter is None else ()
+    before = None if residual is None else residual.give(x)
     is_added = False
     try:
-        result = modules[step.block](*positional, **given)
+        result = block(*positional, **given)
     finally:
-        is_added = residual.take() is None
-    result = result[0] if step.is_first else result
+        if residual is not None:
+            is_added = residual.give(before) is None
+    result = result if form.ending.others is None else result[0]
+    result = result if result.shape == x.shape else result.view(x.shape)
     return result if is_added else x + result
-
-
-def _arguments(choice: ResidualChoice, step: ServedStep, given: Mapping[str, object]) -> dict[str, object]:
-    """What a step's block is given by name besides its input."""
-    found = {name: given.get(own, default) for name, own, default in step.passed}
-    if step.passes_rest and not given.keys() <= choice.named:
-        found.update({name: value for name, value in given.items() if name not in choice.named})
-    return found
 
 
 def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[str, object]) -> bool:
     """Whether a call has one row, and the layer is still what it was when it was tried."""
-    if not isinstance(x, torch.Tensor) or not has_few_rows(x, 1) or not x.numel() or layer.training:
+    # torch.jit.trace would keep the one row, and the operators of norms have no gradient.
+    if torch.jit.is_tracing() or torch.is_grad_enabled() or layer.training:
+        return False
+    if not isinstance(x, torch.Tensor) or not has_few_rows(x, 1) or not x.numel():
+        return False
+    if arguments.takes_tangents() or autocast.is_on(x):
         return False
     if not (choice.has_rest or given.keys() <= choice.named) or not choice.required <= given.keys():
         return False
-    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or not is_unchanged(layer, choice.attributes):
+    if not is_unchanged(layer, choice.attributes):
         return False
-    asked = [x]
-    for step in choice.steps:
-        if step.residual is not None:
-            weight = _weight_of(layer, step)
-            if weight is None or weight.dtype != x.dtype:
-                return False
-            asked.append(weight)
-    return not (autocast.is_on(x) or arguments.ask_derivatives(*asked))
+    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
+        return False
+    return all(_adds(layer._modules[step.form.block], step, x.dtype) for step in choice.steps)
 
 
-def _weight_of(layer: nn.Module, step: ServedStep) -> torch.Tensor | None:
-    """The weight of the layer that adds in a step; None where it was replaced, or somebody would see that it adds."""
-    block = layer._modules.get(step.block)
-    last = None if block is None or step.last is None else block._modules.get(step.last)
-    if block is None or last is None or type(last).forward is not AddingLinear.forward:
-        return None
-    state, its_state = last.__dict__, block.__dict__
-    if "forward" in state or "forward" in its_state or state["_forward_hooks"] or state["_forward_pre_hooks"]:
-        return None
+def _adds(block: Any, step: ServedStep, dtype: torch.dtype) -> bool:
+    """Whether a block's last linear layer adds where it is to, and nobody would see that it does."""
+    if original_class(block) is not step.kind:
+        return False
+    if step.residual is None:
+        return True
+    last = block._modules.get(step.form.ending.last)
+    if last is None or type(last).forward is not AddingLinear.forward:
+        return False
+    state = last.__dict__
+    if "forward" in state or state["_forward_hooks"] or state["_forward_pre_hooks"]:
+        return False
     preferred, parameters = state.get(CHOICE), state["_parameters"]
-    is_ours = isinstance(preferred, AddingPreference) and preferred.residual is step.residual
-    if not is_ours or its_state["_forward_hooks"] or its_state["_forward_pre_hooks"]:
-        return None
-    weight: torch.Tensor | None = parameters.get("weight")
-    return weight if parameters.get("bias", weight) is None else None
+    if not isinstance(preferred, AddingPreference) or preferred.residual is not step.residual:
+        return False
+    weight = parameters.get("weight")
+    return weight is not None and weight.dtype == dtype and parameters.get("bias", _COMPUTED) is None
 
 
-def forms() -> Trials[ResidualForm | None]:
-    """What the layers of one model were found to add."""
-    return residual_forms(lambda block: isinstance(block, TunedMlp))
-
-
-def patch_residuals(
-    layer: nn.Module, backend: str, changed: Container[int], tried: Trials[ResidualForm | None]
-) -> bool:
+def patch_residuals(layer: nn.Module, backend: str, form_of: Callable[[nn.Module], ResidualForm | None]) -> bool:
     """Have the blocks of a layer add the residual, if `patch_linear` replaced the forward of their last layers before.
 
     Args:
         layer: A layer of a model.
         backend: See `accelerate`.
-        changed: The ids of the linear layers that may add.
-        tried: What layers were found to add.
+        form_of: What layers were found to add.
 
     Returns:
         Whether any block does.
     """
-    blocks = [each for each in layer._modules.values() if each is not None]
-    linears = [last for block in blocks for last in block._modules.values() if id(last) in changed]
-    if class_obstacle(layer) or not any(_may_add(each, is_auto=backend == "auto") for each in linears):
-        return False
-    form = tried.of(layer, None, ())
+    adding = {id(each) for each in linear_layers(layer) if _may_add(each, is_auto=backend == "auto")}
+    form = form_of(layer) if adding and not class_obstacle(layer) else None
     if form is None:
         return False
-    lasts = [_last_of(layer, step.block, step.ending.last) for step in form.steps]
-    is_taken = [
-        last is not None and id(last) in changed and _may_add(last, is_auto=backend == "auto") for last in lasts
-    ]
-    if not any(is_taken):
-        return False
-    residuals = [Residual() if each else None for each in is_taken]
-    for last, residual in zip(lasts, residuals, strict=True):
-        if last is not None and residual is not None:
-            patch_class(last, AddingLinear, adding_preference(last.__dict__[CHOICE].options, residual))
-    patch_class(layer, AddingLayer, _choice_of(layer, form, residuals))
-    return True
+    residuals: list[Residual | None] = []
+    for step in form.steps:
+        last = layer._modules[step.block]._modules.get(step.ending.last) if step.ending.last else None
+        residuals.append(Residual() if id(last) in adding else None)
+        if last is not None and residuals[-1] is not None:
+            patch_class(last, AddingLinear, adding_preference(last.__dict__[CHOICE].options, residuals[-1]))
+    if any(residuals):
+        patch_class(layer, AddingLayer, _choice_of(layer, form, residuals))
+    return any(residuals)
+
+
+def linear_layers(layer: nn.Module) -> Iterator[nn.Linear]:
+    """The linear layers of a layer's blocks."""
+    for block in layer._modules.values():
+        if block is not None:
+            yield from (each for each in block._modules.values() if isinstance(each, nn.Linear))
 
 
 def _choice_of(layer: nn.Module, form: ResidualForm, residuals: Sequence[Residual | None]) -> ResidualChoice:
-    defaults = dict(form.defaults)
+    defaults, modules = dict(form.defaults), layer._modules
     steps = tuple(
         ServedStep(
-            norm=step.norm,
-            block=step.block,
-            last=step.ending.last,
-            residual=residual,
-            is_first=step.ending.others is not None,
-            is_fused=accelerate_norm.is_fused_for_one_row(layer._modules[step.norm]),
-            parameter=step.parameter,
-            passed=tuple((name, own, defaults[own]) for name, own in step.passed),
-            passes_rest=step.passes_rest,
+            step,
+            residual,
+            accelerate_norm.is_fused_for_one_row(modules[step.norm]),
+            tuple((name, own, defaults[own]) for name, own in step.passed),
+            original_class(modules[step.block]),
         )
         for step, residual in zip(form.steps, residuals, strict=True)
     )
     required = frozenset(name for name, default in form.defaults if default is inspect.Parameter.empty)
-    return ResidualChoice(steps, frozenset(defaults), required, form.has_rest, attributes_of(layer))
+    names = (*(step.block for step in form.steps), *form.skipped)
+    children = children_of((name, modules[name]) for name in names)
+    return ResidualChoice(steps, frozenset(defaults), required, form.has_rest, children, attributes_of(layer))
 
 
-def _last_of(layer: nn.Module, block: str, last: str | None) -> nn.Module | None:
-    return None if last is None else layer._modules[block]._modules.get(last)
-
-
-def _may_add(linear_layer: nn.Module | None, *, is_auto: bool) -> bool:
+def _may_add(layer: nn.Linear, *, is_auto: bool) -> bool:
     """Whether a linear layer was patched, has no bias, and is to be served with one for one row."""
-    preferred = None if linear_layer is None else linear_layer.__dict__.get(CHOICE)
-    if not isinstance(linear_layer, TunedLinear) or isinstance(linear_layer, HandedLinear):
+    preferred = layer.__dict__.get(CHOICE)
+    if not isinstance(layer, TunedLinear) or isinstance(layer, HandedLinear):
         return False
-    if not isinstance(preferred, LinearPreference) or linear_layer._parameters.get("bias") is not None:
+    if not isinstance(preferred, LinearPreference) or layer._parameters.get("bias") is not None:
         return False
-    weight = linear_layer._parameters["weight"]
     if not is_auto:
         return True
+    weight = layer._parameters["weight"]
     n, k = weight.shape
-    described = problem(1, n, k, weight.dtype, True)
-    return evidence.beats_vendor(described, dispatch.device_of(weight.device.index))
+    return evidence.beats_vendor(problem(1, n, k, weight.dtype, True), dispatch.device_of(weight.device.index))

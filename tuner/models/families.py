@@ -16,15 +16,14 @@ from tuner.kernels.space.linear_layers import DTYPES
 from tuner.models import forward, norm_calls, sharding
 from tuner.models.accelerate_attention import attention_layers, merged_input
 from tuner.models.accelerate_experts import activation_of, holds_experts, obstacle
-from tuner.models.accelerate_mlp import Gate, gate_by, gates, holds_mlp
+from tuner.models.accelerate_mlp import gate_by, gates, holds_mlp
 from tuner.models.config import Precision
 from tuner.models.forward import WeightProduct
 from tuner.models.lines import Extras, Line
 from tuner.models.norm_calls import Norms
 from tuner.models.products import Product
-from tuner.models.residual_form import may_add, residual_forms
+from tuner.models.residual_form import forms_by_layer, may_add
 from tuner.models.sizes import FIXED, SEQUENCES, TOKENS, Sizes
-from tuner.models.trial import Trials
 from tuner.problem.gemm_fields import contiguous_aligned
 from tuner.problem.merged_parts import MOST_ROWS, PARTS, parts_text
 
@@ -126,10 +125,9 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     names_of_all = dict.fromkeys(name for each in families for name in each.weights) if tp > 1 else {}
     whole = tuple(name for name in names_of_all if sharding.is_whole(model, name))
     experts, norms = tuple(_experts(model, families)), tuple(_norms(model, normalized, tp))
-    tried = gates()
-    mlps, merged = tuple(_mlps(model, weights, tp, tried)), tuple(_merged(model, weights))
+    mlps, merged = tuple(_mlps(model, weights, tp)), tuple(_merged(model, weights))
     # Of a row that GPUs share each has a part of the sum, to which one of them could add.
-    adding = tuple(_adding(model, weights, tried)) if tp == 1 else ()
+    adding = tuple(_adding(model, weights)) if tp == 1 else ()
     return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged, adding)
 
 
@@ -142,11 +140,9 @@ def _by_generic_name(model: Any, holds: Callable[[torch.nn.Module], object]) -> 
     return blocks
 
 
-def _mlps(
-    model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int, tried: Trials[Gate | None]
-) -> Iterator[GemmFamily]:
+def _mlps(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tp: int) -> Iterator[GemmFamily]:
     """Yield the families of `gated_linear` of a model's gated MLPs, by the generic names of products' weights."""
-    blocks = _by_generic_name(model, holds_mlp)
+    blocks, tried = _by_generic_name(model, holds_mlp), gates()
     gated: dict[tuple[Product, str, int], list[str]] = {}
     for name, alike in blocks.items():
         found = {gate_by(tried, block) for block in alike}
@@ -184,14 +180,12 @@ def _merged(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]
         yield GemmFamily(product, TOKENS, 1, tuple(dict.fromkeys(names)), len(names), extras, MOST_ROWS)
 
 
-def _adding(
-    model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]], tried: Trials[Gate | None]
-) -> Iterator[GemmFamily]:
+def _adding(model: Any, weights: Mapping[tuple[Product, str, int], Sequence[str]]) -> Iterator[GemmFamily]:
     """Yield the families of products that add the residual, by the generic names of products' weights."""
     adding: dict[Product, list[str]] = {}
-    layers = residual_forms(lambda block: holds_mlp(block) and gate_by(tried, block) is not None)
+    form_of = forms_by_layer()
     for name, alike in _by_generic_name(model, may_add).items():
-        forms = {layers.of(layer, None, ()) for layer in alike}
+        forms = {form_of(layer) for layer in alike}
         form = forms.pop() if len(forms) == 1 else None
         for step in () if form is None else form.steps:
             weight = f"{name}.{step.block}.{step.ending.last}.weight"

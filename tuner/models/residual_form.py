@@ -10,20 +10,24 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import nn
 
-from tuner.models.accelerate_mlp import DOWN
+from tuner.kernels.ops.linear import DTYPES
 from tuner.models.class_patch import original_class
-from tuner.models.trial import Trials, run_on_cpu
+from tuner.models.trial import Trials, copied_state, run_on_cpu
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_SHAPE = (1, 2, 8)
-"""The input that a layer is tried with; its blocks are replaced, so that its columns need not be the layer's."""
+_SHAPES = ((2, 2, 8), (1, 1, 8))
+"""The inputs that a layer is tried with; its blocks are replaced, so that its columns need not be the layer's."""
+_LARGE = 1e3
+"""The size of the first input's elements, which no layer clamps that only adds."""
 _UNREAD = ("_parameters", "layer_idx")
-"""What layers of one kind differ in, and what they add does not depend on: weights, and their place in the model."""
+"""What layers of one kind differ in, and what they add does not depend on: blocks' weights, and their own place."""
+_REST = "any_other_argument"
+"""Stands for all names that a layer does not have."""
 _HEAD_SIZE, _POSITIONS = "head_dim", "position_embeddings"
 
 
@@ -39,8 +43,7 @@ class Ending(NamedTuple):
     others: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResidualStep:
+class ResidualStep(NamedTuple):
     """A part of a layer, which computes x + block(norm(x)).
 
     Attributes:
@@ -67,73 +70,98 @@ class ResidualForm:
         steps: Its parts, in order.
         defaults: The layer's arguments beside its input, by name, and what they are where they are not given.
         has_rest: Whether it takes arguments of any other name.
+        skipped: The names of children that give what they are given where they do not train.
     """
 
     steps: tuple[ResidualStep, ...]
     defaults: tuple[tuple[str, object], ...]
     has_rest: bool
+    skipped: tuple[str, ...]
 
 
-def residual_forms(is_mlp: Callable[[nn.Module], bool]) -> Trials[ResidualForm | None]:
-    """What `residual_form` finds of the layers of one model."""
-    return Trials(functools.partial(residual_form, is_mlp=is_mlp), _UNREAD)
+def forms_by_layer() -> Callable[[nn.Module], ResidualForm | None]:
+    """A function that gives what `residual_form` finds of the layers of one model."""
+    tried = Trials(residual_form, _UNREAD)
+    return lambda layer: tried.of(layer, _dtype_of(layer), ()) if may_add(layer) else None
 
 
-def residual_form(layer: nn.Module, is_mlp: Callable[[nn.Module], bool]) -> ResidualForm | None:
-    """How a layer adds what its blocks give; None where it computes something else, as far as a trial tells.
+def residual_form(layer: nn.Module) -> ResidualForm | None:
+    """How a layer adds what its blocks give; None where it computes something else, as far as trials tell.
+
+    It is tried twice: with arguments that it may hand on but not read, and with its defaults.
 
     Args:
         layer: What to try; it is not training.
-        is_mlp: Whether a block returns what its `down_proj` gives.
     """
-    if layer.training or not may_add(layer):
+    parameters = list(inspect.signature(original_class(layer).forward).parameters.values())[1:]
+    named = [each for each in parameters[1:] if each.kind in _BY_NAME]
+    has_rest = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    is_tried = bool(parameters) and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if layer.training or not is_tried or 1 + len(named) + has_rest < len(parameters) or not may_add(layer):
         return None
+    unread = {name: _Argument() for name in (*(each.name for each in named), *([_REST] if has_rest else []))}
+    first = _steps_of(layer, unread, torch.float32, _SHAPES[0], _LARGE)
+    given = {each.name: unread[each.name] if each.default is each.empty else each.default for each in named}
+    if not first or _steps_of(layer, given, _dtype_of(layer), _SHAPES[1], 1.0) is None:
+        return None
+    skipped = tuple(name for name, each in layer._modules.items() if _is_skipped(each))
+    return ResidualForm(tuple(first), tuple((each.name, each.default) for each in named), has_rest, skipped)
+
+
+def _dtype_of(layer: nn.Module) -> torch.dtype:
+    """The dtype of a layer's linear layers."""
+    dtypes = [each.weight.dtype for each in layer.modules() if isinstance(each, nn.Linear)]
+    return dtypes[0] if dtypes and dtypes[0] in DTYPES else torch.float32
+
+
+def _steps_of(
+    layer: nn.Module, given: Mapping[str, object], dtype: torch.dtype, shape: Sequence[int], size: float
+) -> list[ResidualStep] | None:
+    """The parts of a layer that is called with some arguments; None where it computes something else."""
+    trial = _LayerTrial(layer, given, dtype, shape, size)
     original = original_class(layer)
-    _, first, *others = inspect.signature(original.forward).parameters.values()
-    has_rest = any(each.kind is each.VAR_KEYWORD for each in others)
-    named = [each for each in others if each.kind in _BY_NAME]
-    if first.kind is not first.POSITIONAL_OR_KEYWORD or len(named) + has_rest != len(others):
-        return None
-    # A name that no layer has stands for all others.
-    given = {each.name: _Argument() for each in named} | ({_Argument.__name__: _Argument()} if has_rest else {})
-    trial = _LayerTrial(layer, is_mlp, given)
     tried = original.__new__(original)
-    tried.__dict__.update(layer.__dict__)
+    tried.__dict__.update(copied_state(layer))
     tried.__dict__["_modules"] = {
-        name: each if each is None or _is_left_out(each) else _Called(name, trial.call)
+        name: each if _is_skipped(each) or each is None else _Called(name, trial.call)
         for name, each in layer._modules.items()
     }
     found = run_on_cpu(functools.partial(original.forward, tried, trial.x, **given))
-    if not trial.ends_with(found):
-        return None
-    return ResidualForm(tuple(trial.steps), tuple((each.name, each.default) for each in named), has_rest)
+    return trial.steps if trial.ends_with(found) else None
 
 
 def may_add(layer: nn.Module) -> bool:
-    """Whether a module has two blocks with linear layers, or one, and something before each, as far as names tell."""
-    children = [each for each in layer._modules.values() if each is not None]
-    blocks = sum(any(isinstance(each, nn.Linear) for each in child._modules.values()) for child in children)
-    norms = sum("norm" in name for name in layer._modules)
-    return 0 < blocks <= 2 <= norms
+    """Whether a module has one or two blocks with linear layers and something before each, as far as names tell.
+
+    A weight of its own may scale what it adds.
+    """
+    if any(each is not None for each in (*layer._parameters.values(), *layer._buffers.values())):
+        return False
+    children = {name: each for name, each in layer._modules.items() if each is not None}
+    blocks = sum(any(isinstance(each, nn.Linear) for each in child._modules.values()) for child in children.values())
+    return 0 < blocks <= 2 <= sum("norm" in name for name in children)
 
 
-def _is_left_out(child: nn.Module) -> bool:
-    """Whether a child gives what it is given where it is not training."""
-    return isinstance(child, (nn.Dropout, nn.Identity))
+def _is_skipped(child: nn.Module | None) -> bool:
+    """Whether a child gives what it is given where it does not train."""
+    return type(child) in (nn.Dropout, nn.Identity)
 
 
 class _Argument:
     """Stands for an argument of a layer, which is to hand it on unread."""
 
-    def __bool__(self) -> bool:
-        """Raise, as all other uses do."""
+    __hash__ = None  # type: ignore[assignment]
+
+    def _refuse(self, *_: object) -> NoReturn:
         raise TypeError("an argument was read")
+
+    __bool__ = __eq__ = __len__ = __iter__ = __getitem__ = _refuse
 
 
 class _Called(nn.Module):  # type: ignore[misc]  # torch is not checked
     """Stands for a child of a module that is tried."""
 
-    def __init__(self, name: str, call: Callable[..., object]) -> None:
+    def __init__(self, name: str, call: Any) -> None:
         super().__init__()
         self._name, self._call = name, call
 
@@ -144,15 +172,17 @@ class _Called(nn.Module):  # type: ignore[misc]  # torch is not checked
 class _LayerTrial:
     """Calls of a layer's children, which are to be a norm of the sum so far and a block of what that gave, in turns."""
 
-    def __init__(self, layer: nn.Module, is_mlp: Callable[[nn.Module], bool], given: Mapping[str, object]) -> None:
-        self._generator = torch.Generator().manual_seed(0)
-        self.x, self.steps = self._drawn(), list[ResidualStep]()
+    def __init__(
+        self, layer: nn.Module, given: Mapping[str, object], dtype: torch.dtype, shape: Sequence[int], size: float
+    ) -> None:
+        self._generator, self._dtype, self._shape = torch.Generator().manual_seed(0), dtype, shape
+        self.x, self.steps = self._drawn() * size, list[ResidualStep]()
         self._before, self._sum = self.x.clone(), self.x
-        self._layer, self._is_mlp, self._given = layer, is_mlp, given
+        self._layer, self._given = layer, given
         self._norm, self._normalized = "", None
 
     def _drawn(self) -> torch.Tensor:
-        return torch.randn(_SHAPE, generator=self._generator, device="cpu")
+        return torch.randn(self._shape, generator=self._generator, device="cpu").to(self._dtype)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> object:
         """Note a call of a child, and give what stands for its result.
@@ -165,52 +195,56 @@ class _LayerTrial:
                 raise RuntimeError(f"{name} is given something else")
             self._norm, self._normalized = name, self._drawn()
             return self._normalized
-        block, normalized = self._layer._modules[name], self._normalized
+        normalized, self._normalized = self._normalized, None
         parameter = next((key for key, value in kwargs.items() if value is normalized), None)
         if len(args) != (parameter is None) or (args and args[0] is not normalized):
             raise RuntimeError(f"{name} is given something else")
-        passed = tuple(self._passed({key: value for key, value in kwargs.items() if key != parameter}))
-        rest = _Argument.__name__
-        named = tuple(each for each in passed if rest not in each)
-        assert block is not None
-        ending = Ending(DOWN, None) if self._is_mlp(block) else ending_of(block)
+        passed = tuple((key, self._name_of(key, value)) for key, value in kwargs.items() if key != parameter)
+        named, block = tuple(each for each in passed if _REST not in each), self._layer._modules[name]
+        ending = Ending(None, None) if block is None else ending_of(block)
         self.steps.append(ResidualStep(self._norm, name, ending, parameter, named, len(named) < len(passed)))
-        added, self._normalized = self._drawn(), None
+        added = self._drawn()
         self._sum = self._sum + added
         return added if ending.others is None else (added, *[None] * ending.others)
 
-    def _passed(self, kwargs: Mapping[str, object]) -> Sequence[tuple[str, str]]:
-        names = {id(value): name for name, value in self._given.items()}
-        return [(name, names[id(value)]) for name, value in kwargs.items()]
+    def _name_of(self, key: str, value: object) -> str:
+        """Which of the layer's arguments a block is given; of several that are one object, that of the same name."""
+        names = [name for name, each in self._given.items() if each is value]
+        return key if key in names else names[0]
 
     def ends_with(self, found: object) -> bool:
         """Whether a layer that gave this adds up what its blocks give, and nothing else."""
-        is_sum = isinstance(found, torch.Tensor) and torch.equal(found, self._sum)
-        return bool(self.steps) and is_sum and torch.equal(self.x, self._before)
+        if not isinstance(found, torch.Tensor) or found.dtype != self._dtype:
+            return False
+        return bool(self.steps) and torch.equal(found, self._sum) and torch.equal(self.x, self._before)
 
 
 def ending_of(block: nn.Module) -> Ending:
-    """What a block of attention returns, by a trial on the CPU with linear layers that give zeros."""
+    """What a block returns, by a trial on the CPU: linear layers give zeros, and attention is by torch's operators.
+
+    Nothing is known of blocks that call a linear layer twice or change its result.
+    """
     linears = {name: each for name, each in block._modules.items() if isinstance(each, nn.Linear)}
-    unknown = Ending(None, None)
-    if not linears:
+    unknown, results = Ending(None, None), dict[str, torch.Tensor]()
+    parameters = list(inspect.signature(original_class(block).forward).parameters.values())[1:]
+    if not linears or not parameters:
         return unknown
-    results: dict[str, torch.Tensor] = {}
 
     def call(name: str, given: Any, *_: object, **__: object) -> Any:
         if name not in linears:
-            return given
+            return given.clone()  # so that what follows the last linear layer is seen
+        if name in results:
+            raise RuntimeError(f"{name} is called again, and would add again")
         results[name] = given.new_zeros(*given.shape[:-1], linears[name].out_features)
         return results[name]
 
-    original = original_class(block)
-    _, first, *others = inspect.signature(original.forward).parameters.values()
+    original, (first, *others) = original_class(block), parameters
+    given = {each.name: None for each in others if each.kind in _BY_NAME and each.default is each.empty}
     size = getattr(block, _HEAD_SIZE, None)
-    known = {_POSITIONS: (torch.ones(1, 2, size, device="cpu"),) * 2} if isinstance(size, int) else {}
-    needed = {each.name: None for each in others if each.kind in _BY_NAME and each.default is each.empty}
-    given = {**needed, **{name: value for name, value in known.items() if name in {each.name for each in others}}}
+    if isinstance(size, int) and any(each.name == _POSITIONS for each in others):
+        given[_POSITIONS] = (torch.ones(1, 2, size, device="cpu"),) * 2  # type: ignore[assignment]
     tried = original.__new__(original)
-    tried.__dict__.update(block.__dict__, training=False)
+    tried.__dict__.update(copied_state(block), training=False)
     if "config" in tried.__dict__:
         tried.__dict__["config"] = _EagerConfig(tried.__dict__["config"])
     tried.__dict__["_modules"] = {
@@ -220,8 +254,9 @@ def ending_of(block: nn.Module) -> Ending:
     found = run_on_cpu(functools.partial(original.forward, tried, **{first.name: x}, **given))
     if not isinstance(found, (torch.Tensor, tuple)) or not len(found):
         return unknown
-    first_result = found if isinstance(found, torch.Tensor) else found[0]
-    last = next((name for name, each in results.items() if each is first_result), None)
+    result = found if isinstance(found, torch.Tensor) else found[0]
+    # Its version counts changes in place.
+    last = next((name for name, each in results.items() if each is result and each._version == 0), None)
     return Ending(last, None if isinstance(found, torch.Tensor) else len(found) - 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,9 @@ Found = TypeVar("Found")
 _MOST = 8
 """With how many modules that were tried another is compared: models have few kinds, and maybe thousands of one."""
 _PLAIN = (bool, int, float, str)
+_KEPT = (list, dict, set)
+_SMALL = 1 << 20
+"""The elements of buffers that are copied."""
 
 
 class Trials(Generic[Found]):
@@ -79,6 +83,16 @@ def _are_same(one: object, other: object) -> bool:
     return one is other or (type(one) is type(other) and type(one) in _PLAIN and one == other)
 
 
+def copied_state(module: nn.Module) -> dict[str, Any]:
+    """A module's attributes, with collections and small buffers copied, so that a trial leaves nothing in them."""
+    state = {name: copy.copy(value) if isinstance(value, _KEPT) else value for name, value in module.__dict__.items()}
+    state["_buffers"] = {
+        name: each.clone() if each is not None and each.numel() <= _SMALL else each
+        for name, each in module._buffers.items()
+    }
+    return state
+
+
 def run_on_cpu(function: Callable[..., object], *args: object) -> object:
     """What a function of a model returns without gradients and autocast; None where it raises.
 
@@ -87,7 +101,8 @@ def run_on_cpu(function: Callable[..., object], *args: object) -> object:
         args: Its arguments, on the CPU.
     """
     try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
+        # Tensors of inference mode do not count their changes.
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
             return function(*args)
     except Exception:  # noqa: BLE001  see `function`
         return None
