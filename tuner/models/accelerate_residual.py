@@ -179,12 +179,7 @@ def _sum(modules: Mapping[str, Any], step: ServedStep, x: torch.Tensor, given: d
 
 def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[str, object]) -> bool:
     """Whether a call has one row, and the layer is still what it was when it was tried."""
-    # torch.jit.trace would keep the one row, and the operators of norms have no gradient.
-    if torch.jit.is_tracing() or torch.is_grad_enabled() or layer.training:
-        return False
-    if not isinstance(x, torch.Tensor) or not has_few_rows(x, 1) or not x.numel():
-        return False
-    if arguments.takes_tangents() or autocast.is_on(x):
+    if layer.training or not _is_plain_row(x):
         return False
     if not (choice.has_rest or given.keys() <= choice.named) or not choice.required <= given.keys():
         return False
@@ -193,6 +188,16 @@ def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[
     if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
         return False
     return all(_adds(layer._modules[step.form.block], step, x.dtype) for step in choice.steps)
+
+
+def _is_plain_row(x: Any) -> bool:
+    """Whether x is one row, of which nothing but the result is asked."""
+    # torch.jit.trace would keep the one row, and the operators of norms have no gradient.
+    if torch.jit.is_tracing() or torch.is_grad_enabled():
+        return False
+    if not isinstance(x, torch.Tensor) or not has_few_rows(x, 1) or not x.numel():
+        return False
+    return not (arguments.takes_tangents() or autocast.is_on(x))
 
 
 def _adds(block: Any, step: ServedStep, dtype: torch.dtype) -> bool:
