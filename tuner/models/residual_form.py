@@ -182,7 +182,8 @@ class _LayerTrial:
         self._norm, self._normalized = "", None
 
     def _drawn(self) -> torch.Tensor:
-        return torch.randn(self._shape, generator=self._generator, device="cpu").to(self._dtype)
+        drawn = torch.randn(self._shape, generator=self._generator, device="cpu")
+        return drawn.to(self._dtype)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> object:
         """Note a call of a child, and give what stands for its result.
