@@ -17,15 +17,14 @@ from torch import nn
 
 from tuner.kernels.ops.linear import DTYPES, LinearPreference
 from tuner.kernels.ops.merged_by_evidence import MergedPreference, has_few_rows, merged, merged_preference, problem
-from tuner.launch import compat
 from tuner.models.accelerate_linear import HandedLinear, HandedPreference, Handover, handed_preference
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, table_obstacle
+from tuner.models.snapshot import GLOBAL_HOOKS
 from tuner.models.trial import copied_state, run_on_cpu
 
 _GROUPS = (("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("q_proj", "kv_a_proj_with_mqa"))
 """Names of layers that multiply one input; of those that a block has, the first group is tried."""
-_GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -87,7 +86,7 @@ def _weights(block: nn.Module, choice: AttentionChoice) -> tuple[Sequence[torch.
 
     None where one of the layers was replaced, or has a hook, which may change the input that the others are given.
     """
-    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1]:
+    if GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1]:
         return None
     weights, biases = [], []
     for name in choice.input.layers:

@@ -15,11 +15,18 @@ from torch import nn
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops.gated_by_evidence import GatedPreference, Weights, gated, gated_preference, problem
 from tuner.kernels.ops.linear import DTYPES
-from tuner.launch import compat
 from tuner.models.accelerate_linear import TunedLinear
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, device_obstacle, table_obstacle, tensor_obstacle
-from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
+from tuner.models.snapshot import (
+    GLOBAL_HOOKS,
+    Attributes,
+    Children,
+    attributes_of,
+    children_of,
+    children_unchanged,
+    is_unchanged,
+)
 from tuner.models.trial import Trials, copied_state, run_on_cpu
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
@@ -27,7 +34,6 @@ from tuner.problem.gemm_fields import ACTIVATIONS
 DOWN = "down_proj"
 _SEPARATE, _JOINED = ("gate_proj", "up_proj"), ("gate_up_proj",)
 _FORWARDS = (nn.Linear.forward, TunedLinear.forward)
-_GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
 _ACTIVATIONS = tuple(name for name in ACTIVATIONS if name != "none")
 _TRIED_SIZES = (8, 16)
@@ -100,7 +106,7 @@ class TunedMlp(PatchedLayer):
 def _weights(block: nn.Module, choice: MlpChoice) -> Weights | None:
     """The weights of gate and up; None where the block now does more than the kernel: layers changed, or have hooks."""
     modules, gate = block._modules, choice.gate
-    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or (block.training and not gate.in_training):
+    if GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1] or (block.training and not gate.in_training):
         return None
     if not is_unchanged(block, choice.attributes):
         return None

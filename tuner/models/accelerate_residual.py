@@ -18,7 +18,6 @@ from torch import nn
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops.linear import LinearPreference, linear, linear_preference, problem
 from tuner.kernels.ops.merged_by_evidence import has_few_rows
-from tuner.launch import compat
 from tuner.launch.call_cache import is_tracing
 from tuner.lookup import evidence
 from tuner.models import accelerate_norm
@@ -26,9 +25,16 @@ from tuner.models.accelerate_linear import HandedLinear, TunedLinear
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle
 from tuner.models.residual_form import ResidualForm, ResidualStep
-from tuner.models.snapshot import Attributes, Children, attributes_of, children_of, children_unchanged, is_unchanged
+from tuner.models.snapshot import (
+    GLOBAL_HOOKS,
+    Attributes,
+    Children,
+    attributes_of,
+    children_of,
+    children_unchanged,
+    is_unchanged,
+)
 
-_GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
 _COMPUTED: Any = object()
 
 
@@ -185,7 +191,7 @@ def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[
         return False
     if not is_unchanged(layer, choice.attributes):
         return False
-    if _GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
+    if GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
         return False
     return all(_adds(layer._modules[step.form.block], step, x.dtype) for step in choice.steps)
 

@@ -102,7 +102,9 @@ def residual_form(layer: nn.Module) -> ResidualForm | None:
     unread = {name: _Argument() for name in (*(each.name for each in named), *([_REST] if has_rest else []))}
     first = _steps_of(layer, unread, torch.float32, _SHAPES[0], _LARGE)
     given = {each.name: unread[each.name] if each.default is each.empty else each.default for each in named}
-    if not first or _steps_of(layer, given, _dtype_of(layer), _SHAPES[1], 1.0) is None:
+    again = _steps_of(layer, given, _dtype_of(layer), _SHAPES[1], 1.0)
+    # Which of the layer's arguments a block is given is not known of defaults that are one object.
+    if not first or again is None or [each[:4] for each in again] != [each[:4] for each in first]:
         return None
     skipped = tuple(name for name, each in layer._modules.items() if _is_skipped(each))
     return ResidualForm(tuple(first), tuple((each.name, each.default) for each in named), has_rest, skipped)

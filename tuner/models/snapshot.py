@@ -7,6 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from tuner.launch import compat
+
+GLOBAL_HOOKS = (compat.global_forward_hooks, compat.global_forward_pre_hooks)
+"""The hooks of all modules: where one of these is not empty, a kernel would not run what every layer is to run."""
 Attributes = tuple[tuple[str, object], ...]
 """A module's attributes by name: numbers, strings, functions, configs."""
 Children = tuple[tuple[str, "nn.Module | None", Attributes], ...]
