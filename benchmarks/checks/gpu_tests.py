@@ -41,8 +41,9 @@ def main():
 
 
 def outcome(case):
-    if case.find("failure") is not None or case.find("error") is not None:
-        return "failed"
+    for kind in ("failure", "error"):
+        if (found := case.find(kind)) is not None:
+            return f"failed: {(found.get('message') or '')[:1000]}"
     skipped = case.find("skipped")
     return "passed" if skipped is None else f"skipped: {skipped.get('message')}"
 

@@ -9,7 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
-from tuner.kernels.gemm.hopper import any_width_space
+from tuner.kernels.gemm.hopper import any_height_space, any_width_space
 from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import tile_resources
 from tuner.kernels.space.precedence import Line, always, on_hardware
@@ -76,6 +76,15 @@ def _filled_by_any_width(problem: Problem, device: Device) -> bool:
     """Match where `any_width`, which shares that line with `warp_specialized`, has a tile that is worth trying."""
     known = calibration.applies(problem, device) or any_width_space.fills_waves(problem, device)
     return _specialized_rows(problem, device) and known
+
+
+def _filled_by_any_height(problem: Problem, device: Device) -> bool:
+    """Match more than 256 rows of A where tiles of `any_height` leave less to compute than others.
+
+    Source: benchmarks/results/any-height-many-rows-h200.json. Without the calibration nobody compared the estimates.
+    """
+    known = _specialized_rows(problem, device) and calibration.applies(problem, device)
+    return known and any_height_space.fills_waves(problem, device)
 
 
 def one_wave(problem: Problem, device: Device) -> bool:
@@ -149,13 +158,14 @@ TABLE = (
     Line(5, "gemv", _two_rows),
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
+    Line(5, "any_height", _filled_by_any_height),
     Line(5, "tma", one_wave),
     Line(5, "split_k", half_a_wave),
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
     Line(4, "warp_specialized", _specialized_few_rows),
     Line(4, "any_width", _few_rows_filled_by_any_width),
-    Line(4, "any_height", always),
+    Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_16_bits),
     Line(4, "gemv", _one_calibrated_row),

@@ -16,8 +16,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
 ]
 SPEC = registry.find("matmul", "any_height")
-HEIGHTS = {64: (4, range(48, 272, 16)), 128: (8, range(48, 272, 16)), 192: (12, range(48, 224, 16))}
-"""Warps and heights by columns of a tile."""
+WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
+"""Warps by columns of a tile."""
+HEIGHTS = {64: range(80, 272, 16), 128: range(80, 272, 16), 192: range(80, 224, 16), 256: (80, 144, 192, 208)}
+EIGHTS = {64: (88, 136), 128: (88, 104, 136, 184, 248), 192: (104, 152, 184), 256: (88, 136, 184, 200)}
+"""Heights by columns: multiples of 16, and others of 8."""
 CLUSTER = {"num_ctas": 4}
 EXCHANGED = Config(
     "warp_specialized",
@@ -44,7 +47,7 @@ def tile(rows: int, columns: int, **options: object) -> Config:
             "GROUP_SIZE_M": 1,
             "launch_pdl": True,
             "num_stages": 3,
-            "num_warps": HEIGHTS[columns][0],
+            "num_warps": WARPS[columns],
             **options,
         },
     )
@@ -63,7 +66,7 @@ def nt(*shape: int, **options: object) -> Problem:
 CASES = [
     (nt(129, 7168, 8192), tile(144, 64, num_stages=8, **CLUSTER)),
     (nt(129, 7168, 8192), tile(80, 128)),
-    (nt(33, 7168, 8192, epilogue="bias"), tile(48, 64, num_stages=12, **CLUSTER)),
+    (nt(70, 7168, 8192, epilogue="bias"), tile(80, 64, num_stages=10, **CLUSTER)),
     (nt(100, 3000, 72, epilogue="bias+gelu"), tile(112, 64)),  # columns beyond the end, a step that is half empty
     (nt(190, 2888, 4096, epilogue="bias+silu", out_dtype="fp32"), tile(192, 128, **CLUSTER)),  # 3 clusters of 4 tiles
     (nt(256, 28672, 1000, dtype="fp16", epilogue="bias+relu", out_dtype="fp32"), tile(256, 128)),
@@ -72,9 +75,14 @@ CASES = [
     (nt(208, 22016, 4096, epilogue="bias"), tile(208, 192, num_stages=4)),
     (nt(207, 5001, 1000, dtype="fp16"), tile(208, 192, num_stages=4)),  # stored from registers, as the next one
     (nt(144, 24576, 1000, epilogue="bias+silu"), tile(144, 192, num_stages=5)),
-    (nt(40, 28672, 4096), tile(48, 128, **CLUSTER)),  # two waves of clusters
-    (nt(50, 2880, 4096), tile(256, 64)),  # a tile of more rows than A has
-    (nt(255, 7168, 2048), tile(48, 64)),  # six tiles along M, the last moved back
+    (nt(70, 28672, 4096), tile(80, 128, **CLUSTER)),  # two waves of clusters
+    (nt(70, 2880, 4096), tile(256, 64)),  # a tile of more rows than A has
+    (nt(255, 7168, 2048), tile(80, 64)),  # four tiles along M, the last moved back
+    (nt(900, 7168, 5120), tile(136, 128, num_stages=5, GROUP_SIZE_M=3)),
+    (nt(1200, 5120, 1000, epilogue="bias+gelu"), tile(200, 256, GROUP_SIZE_M=6)),
+    (nt(777, 4104, 1000, dtype="fp16", epilogue="bias"), tile(208, 256, GROUP_SIZE_M=12)),
+    (nt(530, 5000, 1000), tile(152, 192, num_stages=4)),
+    (nt(300, 640, 4096, out_dtype="fp32"), tile(136, 128, num_stages=4, GROUP_SIZE_M=3)),
 ]
 
 
@@ -93,12 +101,25 @@ def test_results_are_right_and_the_same_bits_each_time(problem, config):
 
 @pytest.mark.parametrize("cluster", [{}, CLUSTER], ids=["alone", "in clusters"])
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(rows, columns) for columns, (_, heights) in HEIGHTS.items() for rows in heights]
+    ("rows", "columns"), [(rows, columns) for columns, heights in HEIGHTS.items() for rows in heights]
 )
 def test_every_height_gives_the_bits_of_a_power_of_two(rows, columns, cluster):
+    if cluster and columns == 256:
+        pytest.skip("tiles for many rows: no clusters are offered")
+    check_bits(rows, columns, cluster)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(rows, columns) for columns, heights in EIGHTS.items() for rows in heights]
+)
+def test_heights_between_the_multiples_of_16_give_the_same_bits(rows, columns):
+    check_bits(rows, columns, {"GROUP_SIZE_M": 3})
+
+
+def check_bits(rows, columns, options):
     # Neither side is a whole number of tiles, and more than one wave of them goes through the ring.
     problem = nt(249, 17000, 1000, epilogue="bias")
-    config = tile(rows, columns, **cluster)
+    config = tile(rows, columns, **options)
     skip_where_refused(problem, config)
     inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
     for spec, one in ((SPEC, config), (registry.find("matmul", EXCHANGED.kernel), EXCHANGED)):
@@ -111,8 +132,8 @@ def test_every_height_gives_the_bits_of_a_power_of_two(rows, columns, cluster):
 
 @pytest.mark.parametrize(
     "config",
-    [tile(144, columns, **cluster) for columns in HEIGHTS for cluster in ({}, CLUSTER)]
-    + [tile(208, 192, num_stages=4), tile(144, 192, num_stages=5)],
+    [tile(144, columns, **cluster) for columns in (64, 128, 192) for cluster in ({}, CLUSTER)]
+    + [tile(208, 192, num_stages=4), tile(144, 192, num_stages=5), tile(136, 128), tile(88, 192), tile(200, 256)],
     ids=str,
 )
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])

@@ -43,7 +43,7 @@ UNSERVED = [
     (Problem(129, 4096, 4096, dtype="bf16"), "sm_90", "along K"),
     (Problem(129, 4096, 4096, dtype="e4m3", layout="nt"), "sm_90", "bfloat16 or float16"),
     (bf16(64, 4096, 4096), "sm_90", "M is 64"),
-    (bf16(257, 4096, 4096), "sm_90", "M is 257"),
+    (bf16(257, 120, 4096), "sm_90", "N is 120: a tile has 128 columns"),
     (bf16(200, 2752, 4096), "sm_90", "N is 2752: its 43 smallest tiles"),
     (bf16(129, 4096, 24), "sm_90", "K is 24"),
 ]
@@ -105,6 +105,44 @@ def test_where_it_was_fastest_its_fastest_tile_is_the_default(shape):
     assert (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"], config.get("num_ctas", 1)) == BEST[shape]
 
 
+BEST_OF_MANY = {
+    (526, 5120, 5120): (176, 128),
+    (530, 6144, 4096): (136, 192),
+    (543, 4096, 4096): (136, 128),
+    (573, 4096, 14336): (144, 128),
+    (654, 12288, 4096): (168, 192),
+    (1061, 8192, 3584): (136, 256),
+    (1104, 2560, 9728): (88, 256),
+    (1155, 10240, 5120): (168, 192),
+    (1200, 5120, 14336): (96, 256),
+    (1411, 1280, 8192): (112, 128),
+    (1443, 7168, 2048): (208, 128),
+    (1738, 5120, 13824): (136, 256),
+}
+"""The same for more rows (the study of decision 146): rows and columns."""
+
+
+@pytest.mark.parametrize("shape", BEST_OF_MANY, ids=str)
+def test_of_many_rows_a_tile_has_as_many_as_fill_the_waves_best(shape):
+    config = registry.default_config(bf16(*shape), H200)
+    assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, *BEST_OF_MANY[shape])
+    assert config in SPEC.space(bf16(*shape), H200).configs()
+
+
+@pytest.mark.parametrize("shape", [(1024, 4096, 4096), (2048, 3584, 18944), (1024, 7168, 5120)], ids=str)
+def test_of_many_rows_one_config_is_tried_where_other_tiles_fill_the_waves_as_well(shape):
+    assert len(SPEC.space(bf16(*shape), H200).configs()) == 1
+    assert registry.default_config(bf16(*shape), H200).kernel != SPEC.name
+
+
+def test_a_wide_output_of_many_rows_is_stored_by_two_warpgroups():
+    problem = bf16(1155, 10240, 5120, out_dtype="fp32")
+    configs = SPEC.space(problem, H200).configs()
+    assert configs
+    assert {config["num_warps"] for config in configs} == {8}
+    assert {config["num_warps"] for config in SPEC.space(bf16(1155, 10240, 5120), H200).configs()} == {8, 12}
+
+
 @pytest.mark.parametrize("shape", [(129, 4608, 3584), (160, 5120, 12800), (96, 16032, 8192)], ids=str)
 def test_where_others_were_faster_they_stay_the_default(shape):
     assert registry.default_config(bf16(*shape), H200).kernel != SPEC.name
@@ -123,7 +161,8 @@ def test_clusters_are_tried_where_they_take_no_wave_more(n, clustered):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"BLOCK_SIZE_M": 136}, "136, no power of two"),
+        ({"BLOCK_SIZE_M": 140}, "140, no power of two"),
+        ({"BLOCK_SIZE_M": 200, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 3}, "two wgmmas share them"),
         ({"BLOCK_SIZE_M": 512, "num_stages": 2}, "one wgmma"),
         ({"BLOCK_SIZE_M": 8}, "one wgmma"),
         ({"BLOCK_SIZE_N": 192, "num_stages": 3}, "192 columns for 4 warps"),
@@ -168,3 +207,13 @@ def test_a_table_serves_a_height_that_is_no_power_of_two(make_row, make_table, t
     tuner.use(make_table(row).write(tmp_path))
     found = tuner.lookup(row.problem, H200)
     assert (found.rule, found.config) == ("exact", PLAIN)
+
+
+@pytest.mark.parametrize("shape", [(900, 7168, 5120), (543, 4096, 4096), (129, 7168, 8192)], ids=str)
+def test_a_config_keeps_its_model_on_both_sides_of_256_rows(shape):
+    """A ladder compares what a config takes for two Ms, one of which may have few rows and the other many."""
+    config = SPEC.default_config(bf16(*shape), H200)
+    below, beyond = (SPEC.estimate_us(config, bf16(m, *shape[1:]), H200) for m in (256, 257))
+    tiles = [-(-m // config["BLOCK_SIZE_M"]) for m in (256, 257)]
+    assert tiles[0] == tiles[1]
+    assert below == pytest.approx(beyond, rel=0.01)

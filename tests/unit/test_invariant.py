@@ -241,7 +241,7 @@ def test_a_space_holds_one_order_and_something_to_choose_from(m):
     for spec in registry.serving(problem, H200):
         configs = spec.space(problem, H200).configs()
         assert {ORDERS[spec.name](config, problem, H200) for config in configs} == {sums.Order("wgmma", 16)}
-        assert len(configs) > 3 or (spec.name, len(configs)) == ("any_width", 3)
+        assert len(configs) > 3 or (spec.name, len(configs)) in {("any_width", 3), ("any_height", 1)}
 
 
 @pytest.mark.parametrize(("m", "option"), [(1, "PREFETCH_KIB"), (256, "num_ctas")])

@@ -1,21 +1,23 @@
-"""The `any_height` kernel: `any_width` with exchanged operands, for few rows of A. For Hopper, in Gluon.
+"""The `any_height` kernel: `any_width` with exchanged operands. For Hopper, in Gluon.
 
-The device computes the transposed output: B's columns are the rows that wgmma wants 64 of, and all of A's rows, or half
-of them, are one wgmma's columns. So a tile takes in hardly more of A than there is. Where a cluster's blocks lie along
-N, they share its loads.
+The device computes the transposed output: B's columns are the rows that wgmma wants 64 of, and rows of A are one
+wgmma's columns. Of few rows that is all of them, or half: a tile takes in hardly more of A than there is, and where a
+cluster's blocks lie along N, they share its loads. Of many it is the number that fills the device's waves best.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands
+from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.cost import tile
 from tuner.kernels.gemm.hopper import any_width
-from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.any_height_space import NAME, as_computed, for_many_rows, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
 from tuner.kernels.gemm.hopper.any_width_space import in_halves
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import tiles
@@ -33,7 +35,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 
 
 class Constants(NamedTuple):
-    """What `estimate_us` is fitted by (benchmarks/fit/any_height.py).
+    """What `modelled_us` is fitted by (benchmarks/fit/any_height.py).
 
     Attributes:
         l2_bytes: bytes a cycle that the L2 sends a multiprocessor, those for a whole cluster counted once.
@@ -56,17 +58,31 @@ CONSTANTS = Constants(l2_bytes=100.4, operand_cycles=5.9, shared_bytes=348.0, la
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """How long a config takes, microseconds.
+    """How long a config takes, microseconds."""
+    return estimates_us((config,), problem, device)[config]
+
+
+def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
+    """The same of many configs: of those for many rows what `any_width` estimates of the exchanged problem, calibrated.
+
+    Which those are a config says itself, and not the problem: so the estimates of a config for two Ms compare.
+    """
+    listed = list(configs)
+    computed = {one: Config(ANY_WIDTH, **dict(as_computed(one).pairs)) for one in listed if for_many_rows(one)}
+    found = any_width.estimates_us(dict.fromkeys(computed.values()), exchanged(problem), device)
+    return {
+        config: found[computed[config]] if config in computed else modelled_us(config, problem, device, CONSTANTS)
+        for config in listed
+    }
+
+
+def modelled_us(config: Config, problem: Problem, device: Device, by: Constants) -> float:
+    """How long a config takes that has all of few rows of A, or half, microseconds.
 
     A step along K takes as long as the L2, the tensor cores, shared memory or a ring of this depth needs for it; and
     the steps of a wave of tiles overlap with device memory, the less the more alike both are. The last wave may have
     few tiles.
     """
-    return modelled_us(config, problem, device, CONSTANTS)
-
-
-def modelled_us(config: Config, problem: Problem, device: Device, by: Constants) -> float:
-    """The same by other constants."""
     inner = as_computed(config)
     rows, columns, length = (inner.integer(f"BLOCK_SIZE_{side}") for side in "MNK")
     ctas, count = config.integer(NUM_CTAS, 1), tiles(config, problem)
@@ -94,9 +110,14 @@ def _norm(values: tuple[float, ...], p: int) -> float:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time."""
+    """The config with the least estimated time; ties go to the narrowest groups."""
     tried = space(problem, device)
-    return tried.best(lambda config: estimate_us(config, problem, device)) or tried.smallest()
+    found = tried.best(
+        lambda config: estimate_us(config, problem, device),
+        ties=lambda config: config.integer("GROUP_SIZE_M"),
+        among=estimates_us(tried.programs(), problem, device),
+    )
+    return found or tried.smallest()
 
 
 _SPEC = gemm_spec(
@@ -109,6 +130,7 @@ _SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    estimates_us=estimates_us,
     sources=(*any_width.SOURCES, program, as_computed),
     order=any_width.order,
     exchanges=True,

@@ -1,4 +1,7 @@
-"""The search space of `any_height`: tiles that all of A's rows, or half of them, fill but for less than 16."""
+"""The search space of `any_height`: tiles with any multiple of 8 of A's rows.
+
+Up to 256 rows a tile has all of them, or half. Of more it has as many as fill the device's waves best.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,35 @@ from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
 
 NAME = "any_height"
-_FEWEST_ROWS, _MOST_ROWS = 65, any_width_space.EXCHANGED_ROWS
+_FEWEST_ROWS = 65
 """Rows of A that it serves. For fewer, `cluster_k` and `swap_ab` were as fast or faster: docs/lessons.md."""
+FEW_ROWS = any_width_space.EXCHANGED_ROWS
+"""Rows of A up to which a tile has all of them, or half."""
 _HALVED = 128
 """Rows of A beyond which two tiles with half of them each are tried, too."""
 _STEP = 16
-_HEIGHTS = (*range(80, _MOST_ROWS + 1, _STEP),)
+"""What rows of tiles are multiples of, where these have all rows of A or half."""
+_HEIGHTS = (*range(80, 257, 8),)
 """Rows of tiles."""
-_WARPS = {columns: columns // 16 for columns in any_width_space.EXCHANGED}
+_WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
 """Warps that multiply, by columns of a tile."""
-_MOST_SUMS = {1: 128, 2: 128, 3: 104}
-"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
+_ROWS_OF_MANY = {128: 256, 192: 192, 256: 208}
+"""The most rows of tiles for more than `FEW_ROWS` rows of A, by their columns: of one wgmma, with sums that fit.
+
+From 184x256 on a thread spills up to 256 bytes where `out` has strides that TMA cannot write.
+"""
+_MOST_SUMS = {1: 128, 2: 208, 3: 104}
+"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 (240 for more
+than 192 sums) or 160."""
+_NEAR, _BEST = 1.02, 3
+"""Of such tiles those are tried that ask up to so many times as much as the best one, and at most so many."""
+_WAVES, _SMALL = 4, 120 * 128
+"""Of tiles with fewer sums, more waves are not tried: in all four problems that had such, others took 1 to 4% less."""
+_GROUPS = (3, 6, 12)
+"""GROUP_SIZE_M for more than `FEW_ROWS` rows of A: each was the fastest somewhere, 3 most often (decision 146)."""
 _LENGTH = 64
 _CLUSTER = 4
 """Blocks of a cluster."""
@@ -35,24 +53,17 @@ _IDLE_SHARE = 1 / 3
 """With tiles for fewer of the multiprocessors, other kernels split sums along K."""
 _OPTIONS = (refinements.NUM_CTAS,)
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-_AXES: Mapping[str, tuple[Value, ...]] = {
-    "BLOCK_SIZE_M": _HEIGHTS,
-    "BLOCK_SIZE_N": tuple(_WARPS),
-    "num_warps": tuple(sorted({*_WARPS.values()})),
-    "BLOCK_SIZE_K": (_LENGTH,),
-    "GROUP_SIZE_M": (1,),
-    "num_stages": (1,),
-    "launch_pdl": (True,),
-}
-"""Every parameter's values, except that `_expand` finds the number of stages."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := any_width_space.unlike(problem, device):
         return reason
-    if not _FEWEST_ROWS <= problem.m <= _MOST_ROWS:
-        return f"M is {problem.m}: it is for {_FEWEST_ROWS} to {_MOST_ROWS} rows of A"
+    if problem.m < _FEWEST_ROWS:
+        return f"M is {problem.m}: it is for {_FEWEST_ROWS} rows of A or more"
+    if problem.m > FEW_ROWS:
+        columns = min(_ROWS_OF_MANY)
+        return f"N is {problem.n}: a tile has {columns} columns" if problem.n < columns else None
     most = -(-problem.n // min(_WARPS))
     few = f"N is {problem.n}: its {most} smallest tiles leave most of the device idle"
     return few if most < _IDLE_SHARE * device.sm_count else None
@@ -60,14 +71,66 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
-    return SearchSpace(NAME, problem, device, _AXES, RULES, expand=_expand, options=_OPTIONS)
+    axes = _axes(problem, device)
+    return SearchSpace(NAME, problem, device, axes, RULES, expand=_expand, options=_OPTIONS)
+
+
+def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:  # noqa: ARG001
+    """Every parameter's values, except that `_expand` finds those of the axes with a single value here."""
+    columns = any_width_space.EXCHANGED if problem.m <= FEW_ROWS else (*_ROWS_OF_MANY,)
+    return {
+        "BLOCK_SIZE_M": _HEIGHTS,
+        "BLOCK_SIZE_N": columns,
+        "num_warps": tuple(sorted({_WARPS[each] for each in columns})),
+        "BLOCK_SIZE_K": (_LENGTH,),
+        "GROUP_SIZE_M": (1,),
+        "num_stages": (1,),
+        "launch_pdl": (True,),
+    }
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """Yield a tile with the deepest ring that fits, alone and in clusters."""
-    for tile in (config, config.replace(num_ctas=_CLUSTER)):
+    """Yield a tile with the deepest ring that fits: for few rows of A alone and in clusters, else in several orders."""
+    found = [config, config.replace(num_ctas=_CLUSTER)]
+    if problem.m > FEW_ROWS:
+        widest = max(_GROUPS[0], -(-problem.n // config.integer("BLOCK_SIZE_N")))
+        groups = _GROUPS if fills_waves(problem, device) else _GROUPS[:1]
+        found = [config.replace(GROUP_SIZE_M=min(group, widest)) for group in groups]
+    for tile in dict.fromkeys(found):
         inner = as_computed(tile).replace(num_stages=1)
         yield tile.replace(num_stages=any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES))
+
+
+def for_many_rows(config: Config) -> bool:
+    """Whether a config is one for more than `FEW_ROWS` rows of A: these alone walk over tiles in groups."""
+    return config.integer("GROUP_SIZE_M", 1) > 1
+
+
+def fills_waves(problem: Problem, device: Device) -> bool:
+    """Whether a tile for more than `FEW_ROWS` rows leaves every multiprocessor less to compute than others' tiles."""
+    if problem.m <= FEW_ROWS:
+        return False
+    tile = next(iter(_best_tiles(problem, device)))
+    return any_width_space.busiest(*tile, problem, device) < any_width_space.least_sums(problem, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _best_tiles(problem: Problem, device: Device) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of the tiles that leave the busiest multiprocessor least to compute, the least first.
+
+    More than that one stay where they leave it less than tiles of other kernels do.
+    """
+    wide = dtype.ITEMSIZE[problem.out_dtype] == 4  # which three warpgroups do not store
+    found = list[tuple[int, int, int, int]]()
+    for columns, most in _ROWS_OF_MANY.items():
+        for rows in _HEIGHTS:
+            size, sums = rows * columns, any_width_space.busiest(rows, columns, problem, device)
+            if rows <= most and size >= min(_SMALL, sums / _WAVES) and not (wide and _WARPS[columns] > 8):
+                found.append((sums, -size, rows, columns))
+    least, *near = sorted(found)[:_BEST]
+    others = any_width_space.least_sums(problem, device)
+    best = [least, *(tile for tile in near if tile[0] < others and tile[0] <= _NEAR * least[0])]
+    return tuple((rows, columns) for _, _, rows, columns in best)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,12 +151,14 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
     if _WARPS.get(columns) != warps:
-        return f"{columns} columns for {warps} warps: 64 for 4, 128 for 8, 192 for 12"
+        return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
     if config.integer(refinements.NUM_CTAS, _CLUSTER) != _CLUSTER:
         return f"clusters of {config[refinements.NUM_CTAS]}: only clusters of {_CLUSTER} were run so far"
     if refinements.NUM_CTAS in config and not cluster_sizes.room(_CLUSTER, device):
         return f"clusters of {_CLUSTER}: {device.sm_count} multiprocessors may have none of so many in one GPC"
-    return any_width_space.no_step(rows, "rows", config)
+    if any_width_space.in_halves(as_computed(config)) and rows % _STEP:
+        return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {_STEP}"
+    return any_width_space.no_step(rows, "rows", config, 8)
 
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
@@ -118,10 +183,22 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 @rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))
 def _height(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if problem.m > FEW_ROWS:
+        return None
     rows = problem.m, *((-(-problem.m // 2),) if problem.m > _HALVED else ())
     heights = [-(-each // _STEP) * _STEP for each in rows]
     tried = " or ".join(map(str, heights))
     return f"{config['BLOCK_SIZE_M']} rows: {tried} are tried" if config["BLOCK_SIZE_M"] not in heights else None
+
+
+@rule("waves", "measured on an H200: docs/decisions.md, 146", reads=_SIDES)
+def _waves(config: Config, problem: Problem, device: Device) -> str | None:
+    """Of tiles for many rows, keep those that leave every multiprocessor less to compute than others; or the best."""
+    rows, columns = (config.integer(name) for name in _SIDES)
+    if problem.m <= FEW_ROWS or (rows, columns) in (best := _best_tiles(problem, device)):
+        return None
+    tried = ", ".join(f"{rows}x{columns}" for rows, columns in best)
+    return f"a tile of {rows}x{columns}: {tried} leave the busiest multiprocessor less to compute"
 
 
 @rule("clusters", "measured on an H200: docs/lessons.md, Tiles of any height")
@@ -147,7 +224,7 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
+    tile_rules.parameters(_axes, _OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
     _ring_first,
@@ -155,5 +232,6 @@ RULES = (
     _wide_output,
     _sums,
     _height,
+    _waves,
     _clusters,
 )

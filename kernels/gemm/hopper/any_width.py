@@ -38,7 +38,7 @@ from tuner.kernels.gemm.hopper.any_width_space import (
 )
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import warpgroups
-from tuner.kernels.gemm.hopper.warp_specialized import laid_out, registers_of, single
+from tuner.kernels.gemm.hopper.warp_specialized import Registers, laid_out, registers_of, single
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
@@ -46,8 +46,10 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
 VERSION = 1
-_BOXES = (256, 128, 64, 32, 16)
+_BOXES = (256, 128, 64, 32, 16, 8)
 """Rows of B that one load may take."""
+_WIDE = Registers(168, 24, 240)
+"""Registers where threads of two multiplying warpgroups hold more than 192 sums each: a loader needs but 24."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -99,7 +101,8 @@ def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, An
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
-    registers = registers_of(groups, columns, config.integer("BLOCK_SIZE_M") * columns / (128 * groups))
+    sums = config.integer("BLOCK_SIZE_M") * columns / (128 * groups)
+    registers = _WIDE if sums > 192 else registers_of(groups, columns, sums)
     stored_by = _turns(view, config)
     given = {
         **launches.of_view(view, config),

@@ -1,6 +1,6 @@
-"""A persistent, warp-specialized GEMM for Hopper whose tiles have any width that is a multiple of 16. Written in Gluon.
+"""A persistent, warp-specialized GEMM for Hopper whose tiles have any width that is a multiple of 8. Written in Gluon.
 
-Gluon's tensors have powers of two columns. So the sums of a tile are a tuple of tensors of 16 or 32 columns, and one
+Gluon's tensors have powers of two columns. So the sums of a tile are a tuple of tensors of 8, 16 or 32 columns, and one
 wgmma of all columns is written in PTX: its registers are those of the tensors one after the other (PTX ISA, the D
 fragment of wgmma .m64nNk16). Its operands are addressed by matrix descriptors, made from the symbol of Triton's shared
 memory. The ring of stages is one allocation, which Triton places first because it is by far the largest; the host
@@ -63,7 +63,13 @@ def box_rows(rows, ctas):  # noqa: ANN201
 @gluon.constexpr_function
 def chunk_of(width):  # noqa: ANN201
     """Columns of one tensor of sums."""
-    return 32 if width % 32 == 0 else 16
+    return next(chunk for chunk in (32, 16, 8) if width % chunk == 0)
+
+
+@gluon.constexpr_function
+def unit_of(rows):  # noqa: ANN201
+    """Rows of a block of the ring, which divide those of a stage."""
+    return 16 if rows % 16 == 0 else 8
 
 
 @gluon.constexpr_function
@@ -164,7 +170,7 @@ def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, 
     if (FIXED.BLOCK_SIZE_N & BOX) > 0:
         BEFORE: gl.constexpr = FIXED.BLOCK_SIZE_N & ~(2 * BOX - 1)
         SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
-        buffer = ring.index(first + BEFORE // 16)._reinterpret(b_desc.dtype, [BOX, 64], b_desc.layout)
+        buffer = ring.index(first + BEFORE // ring.shape[1])._reinterpret(b_desc.dtype, [BOX, 64], b_desc.layout)
         load_block(b_desc, start_n + BEFORE, start_k, barrier, buffer, False, SHARED)
 
 
@@ -176,6 +182,7 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
     STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
     STAGE_BYTES: gl.constexpr = STAGE_ROWS * FIXED.BLOCK_SIZE_K * 2
     BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS)
+    UNIT: gl.constexpr = ring.shape[1]
     A_SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
     tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
@@ -188,15 +195,15 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
         for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
             start_k = step * FIXED.BLOCK_SIZE_K
             barrier = ready.index(stage)
-            first = stage * (STAGE_ROWS // 16)
+            first = stage * (STAGE_ROWS // UNIT)
             cluster.await_free(free, stage, phase, FIXED.CTAS)
             mbarrier.expect(barrier, STAGE_BYTES)
             for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
-                buffer = ring.index(first + part * (BOX_ROWS // 16))
+                buffer = ring.index(first + part * (BOX_ROWS // UNIT))
                 buffer = buffer._reinterpret(a_desc.dtype, [BOX_ROWS, 64], a_desc.layout)
                 load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, False, A_SHARED)
-            for digit in gl.static_range(5):
-                at = first + FIXED.BLOCK_SIZE_M // 16
+            for digit in gl.static_range(6):
+                at = first + FIXED.BLOCK_SIZE_M // UNIT
                 load_box(b_descs[digit], start_n, start_k, barrier, ring, at, 256 >> digit, FIXED)
             stage, phase = following(stage, phase, FIXED.STAGES)
     if FIXED.CTAS > 1:
@@ -282,6 +289,10 @@ def sixty_four(sums, first: gl.constexpr, dtype: gl.constexpr, FIXED: gl.constex
     left = joined(sums[first], sums[first + 1], dtype, FIXED)
     if left.shape[1] < 64:
         left = joined(left, joined(sums[first + 2], sums[first + 3], dtype, FIXED), dtype, FIXED)
+    if left.shape[1] < 64:
+        right = joined(sums[first + 4], sums[first + 5], dtype, FIXED)
+        right = joined(right, joined(sums[first + 6], sums[first + 7], dtype, FIXED), dtype, FIXED)
+        left = joined(left, right, dtype, FIXED)
     return left
 
 
@@ -334,6 +345,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     b_64_desc,
     b_32_desc,
     b_16_desc,
+    b_8_desc,
     c,
     c_rest,
     bias_ptr,
@@ -360,7 +372,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
 ):
     """Compute tiles of C one after the other.
 
-    b_256_desc to b_16_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
+    b_256_desc to b_8_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
     TURNS: buffers through which a warpgroup stores, in alternation: one or two; 0 to store from registers, where c is a
@@ -370,8 +382,9 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
-    RING: gl.constexpr = STAGES * (BLOCK_SIZE_M + BLOCK_SIZE_N) // 16
-    ring = gl.allocate_shared_memory(a_desc.dtype, [RING, 16, BLOCK_SIZE_K], a_desc.layout)
+    UNIT: gl.constexpr = unit_of(BLOCK_SIZE_M + BLOCK_SIZE_N)
+    RING: gl.constexpr = STAGES * (BLOCK_SIZE_M + BLOCK_SIZE_N) // UNIT
+    ring = gl.allocate_shared_memory(a_desc.dtype, [RING, UNIT, BLOCK_SIZE_K], a_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
     if CTAS == 1:
         free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], cluster.barriers_of(CTAS))
@@ -394,7 +407,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
         out_buffers = gl.allocate_shared_memory(c.dtype, [TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
     extents = (M, N, K, GROUP_SIZE_M)
     barriers = (ready, free)
-    b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc)
+    b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc, b_8_desc)
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, None, None, None)
     LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)

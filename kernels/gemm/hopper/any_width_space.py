@@ -33,7 +33,7 @@ Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1
 for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
 """
 EXCHANGED, EXCHANGED_ROWS = (64, 128, 192), 256
-"""Columns of the tiles of `any_height`, and the most rows of A that it serves."""
+"""Columns of the tiles of `any_height` that have all rows of A, or half of them, and up to how many rows those are."""
 _ONE_WGMMA = 256
 _WHOLE = 192
 """Columns of the widest wgmma of three warpgroups."""
@@ -206,10 +206,13 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     return no_step(columns, "columns", config)
 
 
-def no_step(width: int, side: str, config: Config) -> str | None:
-    """Why a config's step along K, whose wgmmas are so wide, is none of this kernel's, or None."""
-    if width % 16 or not 16 <= width <= _ONE_WGMMA:
-        return f"{width} {side}: a multiple of 16 up to {_ONE_WGMMA} is one wgmma"
+def no_step(width: int, side: str, config: Config, unit: int = 16) -> str | None:
+    """Why a config's step along K, whose wgmmas are so wide, is none of this kernel's, or None.
+
+    unit: what the width must be a multiple of. C's rows are stored 16 elements at a time; its columns may be 8.
+    """
+    if width % unit or not 16 <= width <= _ONE_WGMMA:
+        return f"{width} {side}: a multiple of {unit} up to {_ONE_WGMMA} is one wgmma"
     if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
         return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
@@ -248,7 +251,7 @@ def _widths_of(rows: int, problem: Problem, device: Device) -> tuple[int, ...]:
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep tiles to problems where no multiprocessor computes more than with others; without any, keep the best."""
     rows, columns = (config.integer(name) for name in _SIDES)
-    sums = _busiest(rows, columns, problem, device)
+    sums = busiest(rows, columns, problem, device)
     least = max(_least(problem, device), _least_of_others(problem, device))
     if in_halves(config):
         least = min(least, _least_of_heights(problem, device))
@@ -263,7 +266,12 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
     return f"one tile of {config[side]} covers {extent}" if extent <= config.integer(side) else None
 
 
-def _busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
+def least_sums(problem: Problem, device: Device) -> float:
+    """`busiest` of the tiles of this kernel and of `warp_specialized`, at best."""
+    return min(_least(problem, device), _least_of_others(problem, device))
+
+
+def busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
     """Sums of the multiprocessor that computes the most tiles."""
     tiles = -(-problem.m // rows) * -(-problem.n // columns)
     return rows * columns * -(-tiles // device.sm_count)
@@ -271,10 +279,10 @@ def _busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _least(problem: Problem, device: Device) -> int:
-    """`_busiest` of this kernel's tiles, at best."""
+    """`busiest` of this kernel's tiles, at best."""
     wide = dtype.ITEMSIZE[problem.out_dtype] == 4
     return min(
-        _busiest(rows, columns, problem, device)
+        busiest(rows, columns, problem, device)
         for rows, warps in _WARPS.items()
         for columns in _widths_of(rows, problem, device)
         if rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and warps > _WARPS[128])
@@ -283,22 +291,22 @@ def _least(problem: Problem, device: Device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _least_of_others(problem: Problem, device: Device) -> float:
-    """`_busiest` of the tiles of `warp_specialized`, at best, those of 64 rows by what they are worth."""
+    """`busiest` of the tiles of `warp_specialized`, at best, those of 64 rows by what they are worth."""
     widths = (128, 256, *(columns + rest for columns, rest in WIDTHS))
     tall = [(rows, columns) for rows in (128, 256) for columns in widths if rows * columns <= _LARGEST]
     return min(
-        *(_busiest(rows, columns, problem, device) for rows, columns in (*tall, (192, 192))),
-        *(_SMALL * _busiest(64, columns, problem, device) for columns in widths),
+        *(busiest(rows, columns, problem, device) for rows, columns in (*tall, (192, 192))),
+        *(_SMALL * busiest(64, columns, problem, device) for columns in widths),
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def _least_of_heights(problem: Problem, device: Device) -> float:
-    """`_busiest` of the tiles of `any_height` that have all rows of A, at best."""
+    """`busiest` of the tiles of `any_height` that have all rows of A, at best."""
     rows = -(-problem.m // 16) * 16
     if rows > EXCHANGED_ROWS:
         return math.inf
-    return min(_busiest(rows, columns, problem, device) for columns in EXCHANGED)
+    return min(busiest(rows, columns, problem, device) for columns in EXCHANGED)
 
 
 RULES = (

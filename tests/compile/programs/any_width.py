@@ -17,6 +17,8 @@ WIDE = Problem(640, 10240, 5120, dtype="fp16", layout="nt", out_dtype="fp32", ep
 ODD = Problem(5000, 5000, 5000, dtype="bf16", layout="nt")
 FEW = Problem(129, 7168, 8192, dtype="bf16", layout="nt", epilogue="bias+gelu")
 TWO_TILES = Problem(250, 5120, 8192, dtype="bf16", layout="nt", epilogue="bias")
+MANY = Problem(900, 7168, 5120, dtype="bf16", layout="nt", epilogue="bias+gelu")
+MANY_WIDE = Problem(900, 5000, 5120, dtype="fp16", layout="nt", out_dtype="fp32")
 FEW_WIDE = Problem(250, 7168, 8192, dtype="fp16", layout="nt", out_dtype="fp32")
 TILES = [
     (PLAIN, 128, 224, 4, {}),
@@ -44,11 +46,15 @@ HEIGHTS = [
     (FEW_WIDE, 256, 64, 4, {"num_ctas": 4}),
     (FEW_WIDE, 256, 128, 4, {}),
     (FEW_WIDE, 128, 64, 7, {}),
+    (MANY, 200, 256, 3, {}),
+    (MANY, 136, 128, 5, {}),
+    (MANY, 152, 192, 4, {}),
+    (MANY_WIDE, 208, 256, 3, {}),
 ]
 """The same of `any_height`."""
 WARPS = {
     "any_width": lambda rows, _columns: 12 if rows == 192 else 8,
-    "any_height": lambda _rows, columns: columns // 16,
+    "any_height": lambda _rows, columns: 8 if columns == 256 else columns // 16,
 }
 
 
