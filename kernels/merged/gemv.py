@@ -25,6 +25,7 @@ from tuner.kernels.merged import gemv_jit
 from tuner.kernels.merged import operands as op
 from tuner.kernels.merged.operands import MergedOperands, product
 from tuner.kernels.space import linear_layers, tile_rules
+from tuner.kernels.space.rule import rule
 from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch, compiler_options
 from tuner.problem import Problem
@@ -34,6 +35,8 @@ NAME = "merged_gemv"
 VERSION = 1
 _FOLDED = 8
 """The most neighbouring products of a row that a thread adds into one register, as in `gemv`."""
+_MOST_UNALIGNED = 32
+"""Sums of a thread where each load is of one element: as many registers, beside three weights' addresses."""
 _HELD, _COLUMNS, _LENGTH, _THREADS = 16, 2, 1024, 448
 """For one row of x: the products of a thread, the columns and the step along K that are best, and how many threads a
 multiprocessor needs. For two rows, twice the products of each row, twice the columns and half the step."""
@@ -119,8 +122,21 @@ def _as_product(config: Config, problem: Problem) -> tuple[Config, Problem]:
     return config, product(problem)
 
 
+@rule(
+    "unaligned sums",
+    "compiled for sm_90: 64 of them beside the addresses of three weights spill up to 376 bytes",
+    reads=("BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"),
+)
+def _unaligned(config: Config, problem: Problem, device: Device) -> str | None:
+    sums = product_gemv.held(config, product(problem), device)
+    if problem.aligned or device.is_interpreter or sums <= _MOST_UNALIGNED:
+        return None
+    return f"a thread would hold {sums:g} sums, none of which it can fold: {_MOST_UNALIGNED} fit without alignment"
+
+
 RULES = (
     tile_rules.parameters(lambda _, device: _axes(device), optional=("num_stages",)),
+    _unaligned,
     *(splitting.on_view(_as_product, each) for each in product_gemv.OF_TILE),
 )
 

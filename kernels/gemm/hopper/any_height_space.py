@@ -110,8 +110,8 @@ def fills_waves(problem: Problem, device: Device) -> bool:
     """Whether a tile for more than `FEW_ROWS` rows leaves every multiprocessor less to compute than others' tiles."""
     if problem.m <= FEW_ROWS:
         return False
-    tile = next(iter(_best_tiles(problem, device)))
-    return any_width_space.busiest(*tile, problem, device) < any_width_space.least_sums(problem, device)
+    rows, columns = _best_tiles(problem, device)[0]
+    return any_width_space.busiest(rows, columns, problem, device) < any_width_space.least_sums(problem, device)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -22,6 +22,7 @@ PROBLEMS = [
     Problem(2, 2112, 7168, dtype="bf16", **NT, aligned=False, extras=TWO),
     Problem(1, 96, 333, dtype="fp32", **NT, epilogue="bias", extras={"parts": "32+33+31"}),
     Problem(2, 6144, 4096, dtype="fp32", precision="tf32", **NT, extras=LLAMA),
+    Problem(1, 6144, 4096, dtype="fp16", **NT, aligned=False, epilogue="bias", extras=LLAMA),
 ]
 
 
