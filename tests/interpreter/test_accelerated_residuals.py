@@ -649,6 +649,24 @@ def test_a_compiled_program_of_one_row_has_no_addition_and_no_break_or_guard_mor
     assert [each.take() for each in residuals] == [None, None]
 
 
+def test_layers_that_are_compiled_one_by_one_are_one_program():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    layers = [Layer() for _ in range(12)]
+    for index, layer in enumerate(layers):
+        layer.layer_idx = layer.attention.layer_idx = index
+    model = nn.Sequential(*layers)
+    assert len(accelerate(model, backend="tuner").residuals) == 12
+    seen, x = CompileCounterWithBackend("eager"), torch.randn(1, 32)
+    with torch.no_grad():
+        expected = model(x)
+        for layer in layers:
+            layer.compile(backend=seen, fullgraph=True)
+        torch.testing.assert_close(model(x), expected)
+    assert len(seen.graphs) == 1
+
+
 def test_a_block_that_is_not_compiled_adds_all_the_same():
     class Disabled(Attention):
         @torch.compiler.disable

@@ -189,9 +189,10 @@ def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[
         return False
     if not (choice.has_rest or given.keys() <= choice.named) or not choice.required <= given.keys():
         return False
-    if not is_unchanged(layer, choice.attributes):
+    counted = not is_tracing()  # a compiled program would be one for each layer, by its index
+    if not is_unchanged(layer, choice.attributes, with_integers=counted) or GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1]:
         return False
-    if GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
+    if not children_unchanged(layer, choice.children, in_training=False, with_integers=counted):
         return False
     return all(_adds(layer._modules[step.form.block], step, x.dtype) for step in choice.steps)
 
