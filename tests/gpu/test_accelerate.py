@@ -17,12 +17,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_compiled():
-    """Torch.compile remembers of a forward's code which sizes it saw, whatever layer and test it was."""
-    torch._dynamo.reset()
-
-
 class Block(nn.Module):
     def __init__(self):
         super().__init__()

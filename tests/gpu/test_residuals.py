@@ -16,12 +16,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_compiled():
-    """Torch.compile remembers of a forward's code which sizes it saw, whatever layer and test it was."""
-    torch._dynamo.reset()
-
-
 class Norm(nn.Module):
     def __init__(self):
         super().__init__()

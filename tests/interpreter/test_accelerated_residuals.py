@@ -656,6 +656,7 @@ def test_layers_that_are_compiled_one_by_one_are_one_program():
     layers = [Layer() for _ in range(12)]
     for index, layer in enumerate(layers):
         layer.layer_idx = layer.attention.layer_idx = index
+        layer.attention.heads = 2
     model = nn.Sequential(*layers)
     assert len(accelerate(model, backend="tuner").residuals) == 12
     seen, x = CompileCounterWithBackend("eager"), torch.randn(1, 32)
@@ -664,7 +665,10 @@ def test_layers_that_are_compiled_one_by_one_are_one_program():
         for layer in layers:
             layer.compile(backend=seen, fullgraph=True)
         torch.testing.assert_close(model(x), expected)
-    assert len(seen.graphs) == 1
+        assert len(seen.graphs) == 1
+        layers[3].attention.heads = 4  # any other integer counts: this layer's own forward is another program
+        torch.testing.assert_close(model(x), expected)
+        assert len(seen.graphs) == 2
 
 
 def test_a_block_that_is_not_compiled_adds_all_the_same():

@@ -119,7 +119,7 @@ BEST_OF_MANY = {
     (1443, 7168, 2048): (208, 128),
     (1738, 5120, 13824): (136, 256),
 }
-"""The same for more rows (the study of decision 146): rows and columns."""
+"""The same for more rows, of the first draw of decision 146, which was not kept: rows and columns."""
 
 
 @pytest.mark.parametrize("shape", BEST_OF_MANY, ids=str)

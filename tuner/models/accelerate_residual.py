@@ -24,7 +24,7 @@ from tuner.models import accelerate_norm
 from tuner.models.accelerate_linear import HandedLinear, TunedLinear
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle
-from tuner.models.residual_form import ResidualForm, ResidualStep
+from tuner.models.residual_form import UNREAD, ResidualForm, ResidualStep
 from tuner.models.snapshot import (
     GLOBAL_HOOKS,
     Attributes,
@@ -189,10 +189,9 @@ def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[
         return False
     if not (choice.has_rest or given.keys() <= choice.named) or not choice.required <= given.keys():
         return False
-    counted = not is_tracing()  # a compiled program would be one for each layer, by its index
-    if not is_unchanged(layer, choice.attributes, with_integers=counted) or GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1]:
+    if not is_unchanged(layer, choice.attributes):
         return False
-    if not children_unchanged(layer, choice.children, in_training=False, with_integers=counted):
+    if GLOBAL_HOOKS[0] or GLOBAL_HOOKS[1] or not children_unchanged(layer, choice.children, in_training=False):
         return False
     return all(_adds(layer._modules[step.form.block], step, x.dtype) for step in choice.steps)
 
@@ -273,8 +272,9 @@ def _choice_of(layer: nn.Module, form: ResidualForm, residuals: Sequence[Residua
     )
     required = frozenset(name for name, default in form.defaults if default is inspect.Parameter.empty)
     names = (*(step.block for step in form.steps), *form.skipped)
-    children = children_of((name, modules[name]) for name in names)
-    return ResidualChoice(steps, frozenset(defaults), required, form.has_rest, children, attributes_of(layer))
+    # torch.compile would make a program for each index of a layer that is compared.
+    children = children_of(((name, modules[name]) for name in names), UNREAD)
+    return ResidualChoice(steps, frozenset(defaults), required, form.has_rest, children, attributes_of(layer, UNREAD))
 
 
 def _may_add(layer: nn.Linear, *, is_auto: bool) -> bool:

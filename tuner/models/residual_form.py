@@ -24,7 +24,7 @@ _SHAPES = ((2, 2, 8), (1, 1, 8))
 """The inputs that a layer is tried with; its blocks are replaced, so that its columns need not be the layer's."""
 _LARGE = 1e3
 """The size of the first input's elements, which no layer clamps that only adds."""
-_UNREAD = ("_parameters", "layer_idx")
+UNREAD = ("_parameters", "layer_idx")
 """What layers of one kind differ in, and what they add does not depend on: blocks' weights, and their own place."""
 _REST = "any_other_argument"
 """Stands for all names that a layer does not have."""
@@ -81,7 +81,7 @@ class ResidualForm:
 
 def forms_by_layer() -> Callable[[nn.Module], ResidualForm | None]:
     """A function that gives what `residual_form` finds of the layers of one model."""
-    tried = Trials(residual_form, _UNREAD)
+    tried = Trials(residual_form, UNREAD)
     return lambda layer: tried.of(layer, _dtype_of(layer), ()) if may_add(layer) else None
 
 

@@ -69,7 +69,7 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     """
     listed = list(configs)
     computed = {one: Config(ANY_WIDTH, **dict(as_computed(one).pairs)) for one in listed if for_many_rows(one)}
-    found = any_width.estimates_us(dict.fromkeys(computed.values()), exchanged(problem), device)
+    found = any_width.estimates_us(computed.values(), exchanged(problem), device)
     return {
         config: found[computed[config]] if config in computed else modelled_us(config, problem, device, CONSTANTS)
         for config in listed

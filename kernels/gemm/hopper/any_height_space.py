@@ -197,8 +197,8 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     rows, columns = (config.integer(name) for name in _SIDES)
     if problem.m <= FEW_ROWS or (rows, columns) in (best := _best_tiles(problem, device)):
         return None
-    tried = ", ".join(f"{rows}x{columns}" for rows, columns in best)
-    return f"a tile of {rows}x{columns}: {tried} leave the busiest multiprocessor less to compute"
+    tried = " or ".join("x".join(map(str, tile)) for tile in best)
+    return f"a tile of {rows}x{columns}: {tried} leaves the busiest multiprocessor less to compute"
 
 
 @rule("clusters", "measured on an H200: docs/lessons.md, Tiles of any height")

@@ -48,8 +48,9 @@ from tuner.problem import Problem, dtype
 VERSION = 1
 _BOXES = (256, 128, 64, 32, 16, 8)
 """Rows of B that one load may take."""
-_WIDE = Registers(168, 24, 240)
-"""Registers where threads of two multiplying warpgroups hold more than 192 sums each: a loader needs but 24."""
+_WIDE_SUMS, _WIDE = 192, Registers(168, 24, 240)
+"""Registers where threads of two multiplying warpgroups hold more sums than that: with 232 they spill (compiled for
+sm_90), and a loader needs but 24."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -102,7 +103,7 @@ def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, An
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
     sums = config.integer("BLOCK_SIZE_M") * columns / (128 * groups)
-    registers = _WIDE if sums > 192 else registers_of(groups, columns, sums)
+    registers = _WIDE if sums > _WIDE_SUMS else registers_of(groups, columns, sums)
     stored_by = _turns(view, config)
     given = {
         **launches.of_view(view, config),
