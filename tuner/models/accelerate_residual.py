@@ -187,7 +187,10 @@ def _is_served(layer: nn.Module, choice: ResidualChoice, x: Any, given: Mapping[
     """Whether a call has one row, and the layer is still what it was when it was tried."""
     if layer.training or not _is_plain_row(x):
         return False
-    if not (choice.has_rest or given.keys() <= choice.named) or not choice.required <= given.keys():
+    # One name at a time: torch.compile of torch 2.11 knows no comparison of sets.
+    if not choice.has_rest and not all(name in choice.named for name in given):
+        return False
+    if not all(name in given for name in choice.required):
         return False
     if not is_unchanged(layer, choice.attributes):
         return False
