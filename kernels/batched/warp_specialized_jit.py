@@ -15,8 +15,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within
 from tuner.kernels.gemm.hopper.loader import async_load
-from tuner.kernels.gemm.hopper.output import async_store, finished, halves, synchronize, turns_of
-from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each, sum_products
+from tuner.kernels.gemm.hopper.output import async_store, finished, parts_of, synchronize, turns_of
+from tuner.kernels.gemm.hopper.tile import following, rows_each, sum_products
 
 _Buffer = gl.shared_memory_descriptor
 # Newer Triton releases have the first name, Triton 3.6 and 3.7 the second.
@@ -139,9 +139,8 @@ def multiply(  # noqa: ANN201, PLR0917
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program.
 
-    Every warpgroup awaits every fill of every stage, because a barrier only tells even fills from odd ones. Where
-    warpgroups took tiles in turn, one that came to a stage before the other's fill was done took that fill's
-    predecessor for its own.
+    Every warpgroup awaits every fill of every stage, because a barrier only tells even fills from odd ones. Warpgroups
+    that take tiles in turn need barriers of their own for that, as `ping_pong_kernel` has.
     """
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     PARTS: gl.constexpr = FIXED.EPILOGUE_PARTS
@@ -158,12 +157,7 @@ def multiply(  # noqa: ANN201, PLR0917
         sums, _, stage, phase = sum_products(
             (buffers[0], buffers[1], buffers[1]), barriers, stage, phase, steps, FIRST, FIXED
         )
-        parts = (sums,)
-        if PARTS == 2:
-            parts = halves(sums, layout_of(PART, dtype, 1))
-        elif PARTS == 4:
-            left, right = halves(sums, layout_of(FIXED.BLOCK_SIZE_N // 2, dtype, 1))
-            parts = halves(left, layout_of(PART, dtype, 1)) + halves(right, layout_of(PART, dtype, 1))
+        parts = parts_of(sums, PARTS, dtype, 1)
         for part in gl.static_range(PARTS):
             at = (start_m, start_n + part * PART)
             values = finished(parts[part], (bias_ptr, None, None, None), at, extents, FIXED, c_desc.dtype)

@@ -211,8 +211,8 @@ def test_every_kernel_that_the_formula_weighs_has_a_forest():
     for m, n, precedence in ((1, 6144, 4), (16, 6144, 4), (72, 6144, 4), (256, 6144, 4), (512, 576, 5), (999, 6144, 5)):
         problem = linear(m, n, 4096)
         for spec in registry.serving(problem, H200):
-            # The estimate of `any_height` for few rows was fitted by itself.
-            if spec.precedence(problem, H200) == precedence and spec.name != "any_height":
+            # The estimates of `any_height` for few rows, and of `ping_pong`, were fitted by themselves.
+            if spec.precedence(problem, H200) == precedence and spec.name not in ("any_height", "ping_pong"):
                 config = spec.default_config(problem, H200)
                 assert calibration.name_of(config, exchanged=bool(config.get("SWAP_AB"))) in NAMES
 

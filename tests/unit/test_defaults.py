@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -115,14 +116,21 @@ def _seen(config: Config) -> tuple[object, ...]:
     return (config.kernel, *sorted((name, value) for name, value in config.items() if name not in MEASURED_APART))
 
 
+def of_newer_kernels(problem: Problem, us: Iterable[tuple[object, ...]]) -> dict[Config, str]:
+    """The defaults of kernels of which the landscapes have no trial: `registry.default_config` skips these kernels."""
+    known = {kernel for kernel, *_ in us}
+    newer = [spec for spec in registry.serving(problem, H200) if spec.name not in known]
+    return {spec.default_config(problem, H200): "no trial" for spec in newer}
+
+
 def test_defaults_are_near_the_best_recorded_configs_and_ahead_of_the_median_of_the_plain_kernel():
     regrets = []
     for problem, us in recorded():
-        default_us = us.get(_seen(registry.default_config(problem, H200)))
+        default_us = us.get(_seen(registry.default_config(problem, H200, of_newer_kernels(problem, us))))
         plain = [time_us for (kernel, *_), time_us in us.items() if kernel == "pointer"]
         if default_us is not None:
             regrets.append(default_us / min(us.values()))
             assert not plain or default_us < statistics.median(plain), problem
             assert regrets[-1] < 1.4, problem
-    assert len(regrets) >= 25, "of 52 problems; the others' defaults are newer than the landscapes"
+    assert len(regrets) >= 40, "of 52 problems; the others' default configs are newer than the landscapes"
     assert statistics.geometric_mean(regrets) < 1.08

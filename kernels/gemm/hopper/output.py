@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tuner.kernels.base.blocks import multiples_known
 from tuner.kernels.base.epilogue import activate, saturate
+from tuner.kernels.gemm.hopper.tile import layout_of
 
 # Newer Triton releases have the first name, Triton 3.6 the second.
 synchronize = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -154,3 +155,16 @@ def halves(sums, LAYOUT: gl.constexpr):  # noqa: ANN201
     HALF: gl.constexpr = sums.shape[1] // 2
     left, right = sums.reshape([ROWS, 2, HALF]).permute([0, 2, 1]).split()
     return gl.convert_layout(left, LAYOUT, assert_trivial=True), gl.convert_layout(right, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def parts_of(sums, PARTS: gl.constexpr, dtype: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
+    """Sums as one, two or four parts of equal columns, without data movement; dtype: the operands'."""
+    COLUMNS: gl.constexpr = sums.shape[1]
+    parts = (sums,)
+    if PARTS == 2:
+        parts = halves(sums, layout_of(COLUMNS // 2, dtype, CTAS))
+    elif PARTS == 4:
+        left, right = halves(sums, layout_of(COLUMNS // 2, dtype, CTAS))
+        parts = halves(left, layout_of(COLUMNS // 4, dtype, CTAS)) + halves(right, layout_of(COLUMNS // 4, dtype, CTAS))
+    return parts

@@ -63,6 +63,14 @@ def sum_products(buffers, barriers, stage, phase, steps, FIRST: gl.constexpr, FI
 
     Without a second width, its sums are those of the first.
     """
+    sums, rest, stage, phase = start_products(buffers, barriers, stage, phase, steps, FIRST, FIXED)
+    sums, rest = await_products(sums, rest, barriers, stage, FIXED)
+    return sums, rest, stage, phase
+
+
+@gluon.jit
+def start_products(buffers, barriers, stage, phase, steps, FIRST: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Do as `sum_products` does, but leave the last step under way, for `await_products`."""
     a_buffers, b_buffers, rest_buffers = buffers
     ready, free = barriers
     ROWS: gl.constexpr = rows_each(FIXED)
@@ -86,13 +94,22 @@ def sum_products(buffers, barriers, stage, phase, steps, FIRST: gl.constexpr, FI
             sums = warpgroup_mma_wait(1, deps=(sums,))
         release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
         stage, phase = following(stage, phase, FIXED.STAGES)
-    if COLUMNS_REST > 0:
+    if COLUMNS_REST == 0:
+        rest = sums
+    return sums, rest, stage, phase
+
+
+@gluon.jit
+def await_products(sums, rest, barriers, stage, FIXED: gl.constexpr):  # noqa: ANN201
+    """Wait for the last step of `start_products`, which returned this stage, and release its own."""
+    _, free = barriers
+    if FIXED.BLOCK_SIZE_N_REST > 0:
         sums, rest = warpgroup_mma_wait(0, deps=(sums, rest))
     else:
         sums = warpgroup_mma_wait(0, deps=(sums,))
         rest = sums
     release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
-    return sums, rest, stage, phase
+    return sums, rest
 
 
 @gluon.jit

@@ -146,7 +146,7 @@ class Registers(NamedTuple):
     multiplier: int
 
 
-_TWO_WARPGROUPS = Registers(168, 40, 232)
+TWO_WARPGROUPS = Registers(168, 40, 232)
 """Two multiplying warpgroups and a loading one use all 65,536 registers of a multiprocessor."""
 _THREE_WARPGROUPS = Registers(128, 32, 160)
 """Three multiplying warpgroups and a loading one use all registers of a multiprocessor."""
@@ -160,7 +160,7 @@ and spills more than 128 sums with fewer registers."""
 def registers_of(groups: int, columns: int, sums: float) -> Registers:
     """The registers of so many multiplying warpgroups, for the widest wgmma's columns and a thread's sums."""
     if groups > 1:
-        return _TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
+        return TWO_WARPGROUPS if groups == 2 else _THREE_WARPGROUPS
     return _ONE_WIDE if columns > 128 or sums > 128 else _ONE_WARPGROUP
 
 

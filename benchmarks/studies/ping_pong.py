@@ -1,0 +1,140 @@
+"""`ping_pong` beside other kernels and torch's library, for more than 256 rows of A, in paired rounds.
+
+    python benchmarks/studies/ping_pong.py --out RESULT.json
+
+Problems are drawn: weights of models, a number of rows from 257 to 8,192, as likely in one octave as in another, and
+operands of bfloat16 or fp8, the latter without scales or with those of rows. All configs of `ping_pong` play beside
+those that other kernels estimate best, their default, and the default of today. Figures are the others' time over
+ours; `us` has every config's median, for benchmarks/fit/ping_pong.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from many_rows import WEIGHTS
+
+from tuner import Config, Problem
+from tuner.hardware.device import Device
+from tuner.kernel import registry
+from tuner.sweep import finals
+from tuner.sweep.paired import PairedRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import record
+
+OTHERS = {"warp_specialized": 4, "any_width": 2, "any_height": 1}
+"""Other kernels, and how many of their configs play, by their estimates."""
+KINDS = (
+    {"dtype": "bf16"},
+    {"dtype": "bf16"},
+    {"dtype": "bf16"},
+    {"dtype": "e4m3"},
+    {"dtype": "e4m3", "scaling": "row"},
+)
+OURS = "ping_pong"
+FIGURES = ("default_gain", "best_gain", "torch_over_before", "torch_over_now")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", required=True, help="the result, as JSON")
+    parser.add_argument("--seed", type=int, default=1, help="of the problems")
+    parser.add_argument("--count", type=int, default=100, help="problems drawn")
+    parser.add_argument("--gpu", type=int, default=0)
+    args = parser.parse_args()
+    found = list[dict[str, Any]]()
+    with PairedRunner(args.gpu) as runner:
+        todo = {problem: configs_of(problem, runner.device) for problem in drawn(args.seed, args.count)}
+        runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
+        for problem, configs in todo.items():
+            found.append(played(runner, problem, configs))
+            print({name: each for name, each in found[-1].items() if name != "us"}, flush=True)
+            record.write(args.out, {"summary": summary(found), "found": found})
+    print(summary(found))
+
+
+def drawn(seed: int, count: int) -> list[Problem]:
+    chance = random.Random(seed)
+    return [
+        Problem(round(256 * 2 ** (5 * chance.random())) + 1, *weight, layout="nt", **chance.choice(KINDS))
+        for weight in (WEIGHTS[i % len(WEIGHTS)] for i in range(count))
+    ]
+
+
+def configs_of(problem: Problem, device: Device) -> list[Config]:
+    """The default without `ping_pong` first, the default of today, what other kernels estimate best, all of ours."""
+    spec = registry.find("matmul", OURS)
+    own = spec.default_config(problem, device)
+    found = [registry.default_config(problem, device, {own: "left out"}), registry.default_config(problem, device)]
+    for name, count in OTHERS.items():
+        other = registry.find("matmul", name)
+        if other.unserved(problem, device):
+            continue
+        estimates = {config: other.estimate_us(config, problem, device) for config in configs(other, problem, device)}
+        found += sorted(estimates, key=lambda config: estimates[config])[:count]
+    return list(dict.fromkeys([*found, *configs(spec, problem, device)]))
+
+
+def configs(spec: Any, problem: Problem, device: Device) -> list[Config]:
+    return list(spec.space(problem, device).configs())
+
+
+def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
+    """What others and their default take over the best of ours and the default of today, and every median."""
+    result = runner.play(problem, configs)
+    if isinstance(result, str):
+        sys.exit(f"{problem}: {result}")
+    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
+    medians = {config: statistics.median(them) for config, them in times.items()}
+    before, now = (
+        min((one for one in times if (one.kernel == OURS) is ours), key=lambda one: medians[one])
+        for ours in (False, True)
+    )
+    torch, default = result.times.get("vendor"), registry.default_config(problem, runner.device)
+    fastest = min((before, now), key=lambda one: medians[one])
+    return {
+        "problem": str(problem),
+        "shape": problem.shape,
+        "dtype": problem.a_dtype,
+        "scaling": problem.scaling,
+        "before": str(before),
+        "now": str(now),
+        "default": str(default),
+        "default_gain": round(finals.ratio(times[configs[0]], times[default]), 4),
+        "best_gain": round(finals.ratio(times[before], times[now]), 4),
+        "torch_over_before": round(finals.ratio(torch, times[before]), 4) if torch else None,
+        "torch_over_now": round(finals.ratio(torch, times[fastest]), 4) if torch else None,
+        "over_fastest": [round(medians[one] / medians[fastest], 4) for one in (configs[0], default)],
+        "us": [{"kernel": one.kernel, **dict(one.pairs), "us": round(us, 3)} for one, us in medians.items()],
+        "rejected": [str(config) for config in configs if config not in times],
+    }
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means and the least, for each kind of operands."""
+    kinds = sorted({(each["dtype"], each["scaling"]) for each in found})
+    return {
+        f"{dtype}, scaling {scaling}": {
+            "problems": len(ones := [each for each in found if (each["dtype"], each["scaling"]) == (dtype, scaling)]),
+            "faster": sum(each["best_gain"] > 1 for each in ones),
+            **{
+                name: {"geomean": round(record.geomean(them), 4), "least": min(them)}
+                for name in FIGURES
+                if (them := [each[name] for each in ones if each[name]])
+            },
+            "over_fastest": [
+                round(record.geomean(them), 4) for them in zip(*(e["over_fastest"] for e in ones), strict=True)
+            ],
+        }
+        for dtype, scaling in kinds
+    }
+
+
+if __name__ == "__main__":
+    main()

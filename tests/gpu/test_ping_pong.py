@@ -1,0 +1,137 @@
+"""`ping_pong`: right for ragged shapes and all layouts, the bits of `warp_specialized`, nothing written elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tuner import Config, Problem
+from tuner.hardware import device
+from tuner.kernel import registry
+from tuner.kernels.base.operands import Operands
+from tuner.problem import dtype
+from tuner.sweep import verify
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
+]
+SPEC = registry.find("matmul", "ping_pong")
+SQUARE, WIDE, FLAT = (128, 128, 0), (128, 128, 64), (64, 256, 0)
+
+
+def tile(problem: Problem, sides: tuple[int, int, int] = SQUARE, stages: int = 4, group: int = 4) -> Config:
+    rows, columns, rest = sides
+    return Config(
+        SPEC.name,
+        BLOCK_SIZE_M=rows,
+        BLOCK_SIZE_N=columns,
+        BLOCK_SIZE_N_REST=rest,
+        BLOCK_SIZE_K=128 // dtype.ITEMSIZE[problem.a_dtype],
+        GROUP_SIZE_M=group,
+        launch_pdl=True,
+        num_stages=stages,
+        num_warps=8,
+    )
+
+
+def skip_where_refused(problem: Problem, config: Config) -> None:
+    here = device.current()
+    if refused := SPEC.unserved(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
+        pytest.skip(refused)
+
+
+def nt(*shape: int, **options: object) -> Problem:
+    return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
+
+
+CASES = [
+    (problem, tile(problem, *others))
+    for problem, *others in (
+        (nt(1000, 5000, 1000),),  # neither side is a whole number of tiles, nor K of steps
+        (nt(4096, 4096, 4096), SQUARE, 6, 16),
+        (nt(2048, 3000, 64, epilogue="bias+gelu"), SQUARE, 6),  # one step: a tile's turn begins with its last
+        (nt(2048, 3000, 200, epilogue="bias"), WIDE),  # as many steps as stages
+        (nt(900, 5000, 5000, epilogue="bias+silu", out_dtype="fp32"), WIDE, 3),
+        (nt(300, 640, 4096), SQUARE, 2),  # fewer tiles than multiprocessors: one warpgroup has none
+        (nt(777, 28672, 1000, dtype="fp16", epilogue="bias+relu"), FLAT, 5),
+        (nt(520, 4100, 320, dtype="fp16", out_dtype="bf16"), FLAT),
+        (nt(1000, 5000, 1000, layout="nn"),),
+        (nt(1000, 5000, 1000, layout="tn"), WIDE),
+        (nt(1000, 5000, 1000, layout="tt", epilogue="bias"), FLAT),
+        (nt(1000, 5120, 1024, dtype="e4m3", scaling="row"), WIDE),
+        (nt(4096, 6144, 1536, dtype="e4m3", scaling="row"), SQUARE, 6, 16),
+        (nt(1000, 5120, 1024, dtype="e4m3", scaling="scalar", out_dtype="fp16"), FLAT),
+        (nt(1000, 5120, 1024, dtype="e5m2"), SQUARE),
+        (nt(1000, 5120, 1024, dtype="int8"), FLAT),
+        (nt(1000, 5120, 1024, dtype="int8", scaling="row", out_dtype="bf16"), WIDE),
+        (nt(1000, 3000, 1000, dtype="fp32", precision="tf32"), SQUARE, 3),
+    )
+]
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
+def test_results_are_right_and_the_same_bits_each_time(problem, config):
+    skip_where_refused(problem, config)
+    inputs = SPEC.make_inputs(problem, "cuda", 0)
+    reference, first = SPEC.reference(inputs), None
+    for _ in range(20):
+        verify.poison(inputs)
+        SPEC.launch(inputs, config)
+        assert verify.check(inputs, reference, problem.k, SPEC.tolerance(problem)).failure is None
+        first = inputs.output.clone() if first is None else first
+        assert torch.equal(first, inputs.output)
+
+
+@pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT], ids=str)
+@pytest.mark.parametrize("options", [{}, {"dtype": "e4m3", "scaling": "row"}], ids=str)
+def test_every_tile_gives_the_bits_of_warp_specialized(sides, options):
+    problem = nt(2049, 6000, 1008, **options)
+    config, other = tile(problem, sides), registry.find("matmul", "warp_specialized")
+    skip_where_refused(problem, config)
+    inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
+    for spec, one in ((SPEC, config), (other, other.default_config(problem, device.current()))):
+        verify.poison(inputs)
+        spec.launch(inputs, one)
+        found.append(inputs.output.clone())
+    assert not found[0].isnan().any()
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT], ids=str)
+@pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(sides, beside, transposed):
+    m, n, k = 1160, 4104, 328
+    problem = nt(m, n, k, epilogue="bias")
+    config = tile(problem, sides)
+    skip_where_refused(problem, config)
+    a, weight = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
+    bias = torch.randn(n, device="cuda").bfloat16()
+    expected = a.double() @ weight.double().t() + bias.double()
+    shape = (n, m) if transposed else (m, n)
+    room = torch.full((shape[0] + 2, shape[1] + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
+    inside = room[1:-1, : shape[1]] if beside != 1 else room[1:-1, beside:]
+    out = inside.t() if transposed else inside
+    SPEC.launch(Operands(a, weight.t(), out, bias, problem, room), config)
+    torch.cuda.synchronize()
+    assert verify.error(out.contiguous(), expected, k) <= SPEC.tolerance(problem)
+    assert room[[0, -1]].isnan().all()
+    assert int(room.isnan().sum()) == room.numel() - m * n
+
+
+def test_launches_that_follow_each_other_do_not_disturb_each_other():
+    problem = nt(1024, 7168, 256)
+    config = tile(problem, SQUARE, 6)
+    skip_where_refused(problem, config)
+    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
+    for inputs in sets:
+        SPEC.launch(inputs, config)
+    torch.cuda.synchronize()
+    alone = [inputs.output.clone() for inputs in sets]
+    for _ in range(50):
+        for inputs in sets:
+            verify.poison(inputs)
+        for inputs in sets:
+            SPEC.launch(inputs, config)
+        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))

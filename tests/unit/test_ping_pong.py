@@ -1,0 +1,116 @@
+"""What `ping_pong` serves, the configs that it offers and those that it refuses. Without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tuner import Config, Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("matmul", "ping_pong")
+PLAIN = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=128,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_N_REST=0,
+    BLOCK_SIZE_K=64,
+    GROUP_SIZE_M=8,
+    launch_pdl=True,
+    num_stages=6,
+    num_warps=8,
+)
+
+
+def nt(*shape: int, **options: object) -> Problem:
+    return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
+
+
+UNSERVED = [
+    (nt(512, 4096, 4096), INTERPRETER, "no interpreter"),
+    (nt(512, 4096, 4096), KNOWN["sm_100"], "Hopper"),
+    (nt(256, 4096, 4096), H200, "M is 256: it is for 257 rows of A or more"),
+    (nt(512, 96, 4096), H200, "N is 96: a tile has 128 columns"),
+    (nt(512, 4096, 4096, dtype="e4m3", fast_accum=False), H200, "in the tensor cores alone"),
+    (nt(512, 4096, 4096, dtype="e4m3", scaling="block"), H200, "in the tensor cores alone"),
+    (nt(512, 4096, 4096, dtype="e4m3", layout="nn"), H200, "along K alone"),
+    (nt(512, 4096, 1001), H200, "not aligned"),
+]
+
+
+@pytest.mark.parametrize(("problem", "device", "reason"), UNSERVED, ids=str)
+def test_what_it_cannot_do_is_said_in_a_sentence(problem, device, reason):
+    assert reason in SPEC.unserved(problem, device)
+
+
+KINDS = [
+    {},
+    {"out_dtype": "fp32"},
+    {"dtype": "fp16", "layout": "tn"},
+    {"dtype": "e4m3", "scaling": "row"},
+    {"dtype": "int8"},
+    {"dtype": "fp32", "precision": "tf32"},
+    {"invariant": True},
+]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_its_space_is_small_and_its_default_is_in_it_wherever_it_serves(options):
+    served = 0
+    for m, n, k in itertools.product((257, 1000, 4096), (128, 3072, 28672), (64, 1000, 4096)):
+        problem = nt(m, n, k, **options)
+        if SPEC.unserved(problem, H200) is None:
+            configs = SPEC.space(problem, H200).configs()
+            assert 0 < len(configs) <= 6
+            assert SPEC.default_config(problem, H200) in configs
+            assert all(config["num_stages"] >= 3 for config in configs)
+            assert all(SPEC.shared_bytes(config, problem, H200) <= H200.shared_bytes for config in configs)
+            served += 1
+    assert served >= 9
+
+
+REFUSED = [
+    ({"num_warps": 4}, "4 warps: two warpgroups"),
+    ({"BLOCK_SIZE_K": 128, "num_stages": 3}, "rows of 128 bytes"),
+    ({"num_stages": 1}, "2 stages at least"),
+    ({"num_stages": 7}, "shared memory"),
+    ({"BLOCK_SIZE_M": 64}, "a tile of 64x128+0: expected one of 128x128+0, 128x128+64, 64x256+0"),
+    ({"EPILOGUE_PARTS": 2}, "EPILOGUE_PARTS is no parameter"),
+]
+
+
+@pytest.mark.parametrize(("changed", "reason"), REFUSED, ids=str)
+def test_what_cannot_be_is_refused(changed, reason):
+    space = SPEC.space(nt(1024, 4096, 4096), H200)
+    assert space.rejection(PLAIN) is None
+    assert reason in space.rejection(PLAIN.replace(**changed), fatal_only=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "chosen"),
+    [
+        (nt(4096, 24576, 1536, dtype="e4m3", scaling="row"), True),  # measured: 1.13 times as fast as any other
+        (nt(8192, 8192, 512), True),
+        (nt(261, 4608, 3584, dtype="e4m3", scaling="row"), False),  # all tiles run at once
+        (nt(2048, 4096, 4120), False),  # odd rows, of which nothing is known
+    ],
+    ids=str,
+)
+def test_it_is_the_default_where_one_tile_is_stored_while_another_is_multiplied(problem, chosen):
+    assert (registry.default_config(problem, H200).kernel == SPEC.name) == chosen
+
+
+def test_an_estimate_grows_with_each_round_of_tiles():
+    rounds = [SPEC.estimate_us(PLAIN, nt(128 * rows, 128 * 132, 4096), H200) for rows in (3, 4, 5, 6)]
+    steps = [after - before for before, after in itertools.pairwise(rounds)]
+    assert min(steps) > 0
+    assert max(steps) == pytest.approx(min(steps), rel=0.1)
+
+
+def test_storing_counts_where_products_are_too_few_to_hide_it():
+    few, many = (SPEC.estimate_us(PLAIN, nt(4096, 16384, k, dtype="bf16"), H200) for k in (64, 128))
+    assert many < 1.3 * few
