@@ -1,12 +1,12 @@
-"""Fit the constants of `ping_pong.estimate_us` to what a study measured, and say how well it chooses, also held out.
+"""Fit the constants of `ping_pong_model` to what studies measured, and say how well it chooses, also held out.
 
     python benchmarks/fit/ping_pong.py --out RESULT.json
 
-The study (benchmarks/studies/ping_pong.py) ran on one card. How much slower that was than those that the calibration
-was fitted on, the other kernels' 16-bit configs tell, and ours are taken to be as much faster. `over_fastest` is how
-much longer a choice takes than the fastest config measured, the geometric mean and the most, over all problems: of
-`ping_pong` alone; of the default of other kernels; and of that and ours, by estimates. Held out are, in turn, the
-problems of a fifth of the weights. Needs scipy.
+The studies (benchmarks/studies/ping_pong.py) ran on several cards. How much slower each was than those that the
+calibration was fitted on, the other kernels' 16-bit configs tell, and ours are taken to be as much faster.
+`over_fastest` is how much longer a choice takes than the fastest config measured, the geometric mean and the most, over
+all problems: of our two kernels alone; of the default of other kernels; and of that and ours, by estimates. Held out
+are, in turn, the problems of a fifth of the weights. Needs scipy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +26,17 @@ from scipy.optimize import least_squares
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import ping_pong, resources
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_height_ping_pong_space, ping_pong, ping_pong_model, resources
+from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, Constants
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-STUDY = Path(__file__).parents[1] / "results" / "ping-pong-first-h200.json"
+RESULTS = Path(__file__).parents[1] / "results"
+STUDIES = [RESULTS / "ping-pong-first-h200.json", RESULTS / "ping-pong-heights-h200.json"]
 DEVICE = KNOWN["sm_90"]
+OURS = (ping_pong.NAME, any_height_ping_pong_space.NAME)
 FOLDS = 5
 NEAR = 1.1
 """Configs within this factor of the fastest count in full, others a third: the fastest are to be told apart."""
@@ -42,7 +45,7 @@ NEAR = 1.1
 class Played(NamedTuple):
     """A problem, microseconds of our configs and of others, of which the default is first, and the default's estimate.
 
-    Of ours there is one for each tile, that of the widest groups, which estimates do not tell from others.
+    Of ours there is one for each tile, in the order that defaults have, as estimates do not tell orders apart.
     """
 
     problem: Problem
@@ -50,15 +53,22 @@ class Played(NamedTuple):
     others: dict[Config, float]
     estimate_us: float
 
+    def at_pace(self, slower: float) -> Played:
+        """The same on a card so many times as fast."""
+        ours, others = ({config: us / slower for config, us in each.items()} for each in (self.ours, self.others))
+        return self._replace(ours=ours, others=others)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--study", type=Path, default=STUDY, help="a result of benchmarks/studies/ping_pong.py")
+    parser.add_argument("--study", type=Path, nargs="+", default=STUDIES)
     parser.add_argument("--out", required=True, help="the result, as JSON")
     args = parser.parse_args()
-    read = [played(each) for each in json.loads(args.study.read_text())["found"]]
-    slower = pace(read)
-    found = [one._replace(**{side: scaled(getattr(one, side), slower) for side in ("ours", "others")}) for one in read]
+    found, slower = list[Played](), list[float]()
+    for study in args.study:
+        read = [played(each) for each in json.loads(study.read_text())["found"]]
+        slower.append(pace(read))
+        found += [one.at_pace(slower[-1]) for one in read]
     constants = fitted(found)
     weights = sorted({one.problem.shape[1:] for one in found})
     held = list[dict[str, float]]()
@@ -68,10 +78,10 @@ def main() -> None:
         held += [losses(one, apart) for one in found if one.problem.shape[1:] in out]
     result = {
         "constants": {name: float(f"{value:.3g}") for name, value in zip(constants._fields, constants, strict=True)},
-        "slower": round(slower, 4),
+        "slower": [round(each, 4) for each in slower],
         "problems": len(found),
         "over_fastest": {
-            "today": summary([losses(one, ping_pong.CONSTANTS) for one in found]),
+            "today": summary([losses(one, CONSTANTS) for one in found]),
             "fitted": summary([losses(one, constants) for one in found]),
             "held out": summary(held),
         },
@@ -86,10 +96,9 @@ def played(found: dict[str, Any]) -> Played:
         Config(one["kernel"], **{name: value for name, value in one.items() if name not in ("kernel", "us")}): one["us"]
         for one in found["us"]
     }
-    ours, others = (
-        {one: times[one] for one in times if (one.kernel == ping_pong.NAME) is mine} for mine in (True, False)
-    )
-    by_tile = {resources.width(one): one for one in sorted(ours, key=itemgetter("GROUP_SIZE_M"))}
+    ours, others = ({one: times[one] for one in times if (one.kernel in OURS) is mine} for mine in (True, False))
+    in_order = sorted(ours, key=lambda one: one.integer("GROUP_SIZE_M") * (1 if one.kernel == ping_pong.NAME else -1))
+    by_tile = {(one.kernel, resources.width(one), one["BLOCK_SIZE_M"]): one for one in in_order}
     ours = {one: ours[one] for one in by_tile.values()}
     return Played(problem, ours, others, estimate_us(problem, next(iter(others))))
 
@@ -110,11 +119,14 @@ def pace(found: Sequence[Played]) -> float:
     return statistics.median(ratios)
 
 
-def scaled(times: dict[Config, float], slower: float) -> dict[Config, float]:
-    return {config: us / slower for config, us in times.items()}
+def modelled_us(config: Config, problem: Problem, by: Constants) -> float:
+    rows, width = config.integer("BLOCK_SIZE_M"), resources.width(config)
+    if config.kernel == ping_pong.NAME:
+        return ping_pong_model.modelled_us(rows, width, problem, DEVICE, by)
+    return ping_pong_model.modelled_us(width, rows, exchanged(problem), DEVICE, by)
 
 
-def fitted(found: Sequence[Played]) -> ping_pong.Constants:
+def fitted(found: Sequence[Played]) -> Constants:
     trials = [
         (one.problem, config, us, 1 if us < NEAR * min(one.ours.values()) else 1 / 3)
         for one in found
@@ -122,22 +134,17 @@ def fitted(found: Sequence[Played]) -> ping_pong.Constants:
     ]
 
     def errors(values: Sequence[float]) -> Any:
-        by = ping_pong.Constants(*values)
-        return [
-            weight * math.log(ping_pong.modelled_us(config, problem, DEVICE, by) / us)
-            for problem, config, us, weight in trials
-        ]
+        by = Constants(*values)
+        return [weight * math.log(modelled_us(config, problem, by) / us) for problem, config, us, weight in trials]
 
-    start = np.array(ping_pong.CONSTANTS)
+    start = np.array(CONSTANTS)
     bounds = (0.2 * start, 5 * start)
-    return ping_pong.Constants(
-        *least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=bounds).x
-    )
+    return Constants(*least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=bounds).x)
 
 
-def losses(one: Played, constants: ping_pong.Constants) -> dict[str, float]:
+def losses(one: Played, constants: Constants) -> dict[str, float]:
     """What choices of a problem take over its fastest config."""
-    estimates = {config: ping_pong.modelled_us(config, one.problem, DEVICE, constants) for config in one.ours}
+    estimates = {config: modelled_us(config, one.problem, constants) for config in one.ours}
     own = min(estimates, key=lambda config: estimates[config])
     default, fastest = next(iter(one.others.values())), min(*one.ours.values(), *one.others.values())
     chosen = one.ours[own] if estimates[own] < one.estimate_us else default

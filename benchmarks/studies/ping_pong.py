@@ -1,16 +1,18 @@
-"""`ping_pong` beside other kernels and torch's library, for more than 256 rows of A, in paired rounds.
+"""Kernels whose warpgroups take turns beside others and torch's library, for more than 256 rows of A, in paired rounds.
 
     python benchmarks/studies/ping_pong.py --out RESULT.json
 
 Problems are drawn: weights of models, a number of rows from 257 to 8,192, as likely in one octave as in another, and
-operands of bfloat16 or fp8, the latter without scales or with those of rows. All configs of `ping_pong` play beside
-those that other kernels estimate best, their default, and the default of today. Figures are the others' time over
-ours; `us` has every config's median, for benchmarks/fit/ping_pong.py.
+operands of bfloat16 or fp8, the latter without scales or with those of rows. All configs of `ping_pong` and of
+`any_height_ping_pong` play beside those that other kernels estimate best, their default, and the default of today; with
+--heights also so many other heights, drawn. Figures are the others' time over ours; `us` has every config's median, for
+benchmarks/fit/ping_pong.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import statistics
 import sys
@@ -22,6 +24,7 @@ from many_rows import WEIGHTS
 from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernel import registry
+from tuner.kernels.gemm.hopper.any_height_ping_pong_space import HEIGHTS
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
@@ -37,7 +40,7 @@ KINDS = (
     {"dtype": "e4m3"},
     {"dtype": "e4m3", "scaling": "row"},
 )
-OURS = "ping_pong"
+OURS = ("ping_pong", "any_height_ping_pong")
 FIGURES = ("default_gain", "best_gain", "torch_over_before", "torch_over_now")
 
 
@@ -46,11 +49,12 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--seed", type=int, default=1, help="of the problems")
     parser.add_argument("--count", type=int, default=100, help="problems drawn")
+    parser.add_argument("--heights", type=int, default=0, help="heights of tiles drawn beside those of the space")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     found = list[dict[str, Any]]()
     with PairedRunner(args.gpu) as runner:
-        todo = {problem: configs_of(problem, runner.device) for problem in drawn(args.seed, args.count)}
+        todo = {problem: configs_of(problem, runner.device, args.heights) for problem in drawn(args.seed, args.count)}
         runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
         for problem, configs in todo.items():
             found.append(played(runner, problem, configs))
@@ -67,18 +71,23 @@ def drawn(seed: int, count: int) -> list[Problem]:
     ]
 
 
-def configs_of(problem: Problem, device: Device) -> list[Config]:
-    """The default without `ping_pong` first, the default of today, what other kernels estimate best, all of ours."""
-    spec = registry.find("matmul", OURS)
-    own = spec.default_config(problem, device)
-    found = [registry.default_config(problem, device, {own: "left out"}), registry.default_config(problem, device)]
+def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
+    """The default without ours first, the default of today, what other kernels estimate best, all of ours."""
+    ours = [registry.find("matmul", name) for name in OURS]
+    without = {spec.default_config(problem, device): "left out" for spec in ours}
+    found = [registry.default_config(problem, device, without), registry.default_config(problem, device)]
     for name, count in OTHERS.items():
         other = registry.find("matmul", name)
         if other.unserved(problem, device):
             continue
         estimates = {config: other.estimate_us(config, problem, device) for config in configs(other, problem, device)}
         found += sorted(estimates, key=lambda config: estimates[config])[:count]
-    return list(dict.fromkeys([*found, *configs(spec, problem, device)]))
+    for spec in ours:
+        found += configs(spec, problem, device)
+    more = random.Random(str(problem)).sample(HEIGHTS, heights)
+    pattern = dataclasses.replace(ours[1].space(problem, device), rules=())
+    found += [config for rows in more for config in pattern.narrowed(BLOCK_SIZE_M=(rows,)).programs()]
+    return list(dict.fromkeys(found))
 
 
 def configs(spec: Any, problem: Problem, device: Device) -> list[Config]:
@@ -93,7 +102,7 @@ def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dic
     times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
     medians = {config: statistics.median(them) for config, them in times.items()}
     before, now = (
-        min((one for one in times if (one.kernel == OURS) is ours), key=lambda one: medians[one])
+        min((one for one in times if (one.kernel in OURS) is ours), key=lambda one: medians[one])
         for ours in (False, True)
     )
     torch, default = result.times.get("vendor"), registry.default_config(problem, runner.device)

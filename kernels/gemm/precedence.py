@@ -169,6 +169,7 @@ TABLE = (
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
     Line(5, "any_height", _filled_by_any_height),
+    Line(5, "any_height_ping_pong", _many_rows),
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
     Line(5, "split_k", half_a_wave),

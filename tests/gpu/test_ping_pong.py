@@ -1,4 +1,4 @@
-"""`ping_pong`: right for ragged shapes and all layouts, the bits of `warp_specialized`, nothing written elsewhere."""
+"""Warpgroups in turn: right for any shape and layout, the bits of `warp_specialized`, and nothing written elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from tuner import Config, Problem
 from tuner.hardware import device
-from tuner.kernel import registry
+from tuner.kernel import KernelSpec, registry
 from tuner.kernels.base.operands import Operands
 from tuner.problem import dtype
 from tuner.sweep import verify
@@ -18,15 +18,22 @@ pytestmark = [
 ]
 SPEC = registry.find("matmul", "ping_pong")
 SQUARE, WIDE, FLAT = (128, 128, 0), (128, 128, 64), (64, 256, 0)
+"""Tiles of `ping_pong`; those of `any_height_ping_pong` are given by their height."""
+HEIGHTS = (96, 104, 136, 152, 168, 176, 192, 200, 208)
 
 
-def tile(problem: Problem, sides: tuple[int, int, int] = SQUARE, stages: int = 4, group: int = 4) -> Config:
-    rows, columns, rest = sides
+def spec_of(config: Config) -> KernelSpec:
+    return registry.find("matmul", config.kernel)
+
+
+def tile(problem: Problem, sides: tuple[int, int, int] | int = SQUARE, stages: int = 4, group: int = 4) -> Config:
+    by_height = isinstance(sides, int)
+    rows, columns, rest = (sides, 128, 0) if by_height else sides
     return Config(
-        SPEC.name,
+        "any_height_ping_pong" if by_height else "ping_pong",
+        **({} if by_height else {"BLOCK_SIZE_N_REST": rest}),
         BLOCK_SIZE_M=rows,
         BLOCK_SIZE_N=columns,
-        BLOCK_SIZE_N_REST=rest,
         BLOCK_SIZE_K=128 // dtype.ITEMSIZE[problem.a_dtype],
         GROUP_SIZE_M=group,
         launch_pdl=True,
@@ -37,7 +44,8 @@ def tile(problem: Problem, sides: tuple[int, int, int] = SQUARE, stages: int = 4
 
 def skip_where_refused(problem: Problem, config: Config) -> None:
     here = device.current()
-    if refused := SPEC.unserved(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
+    spec = spec_of(config)
+    if refused := spec.unserved(problem, here) or spec.space(problem, here).rejection(config, fatal_only=True):
         pytest.skip(refused)
 
 
@@ -55,17 +63,30 @@ CASES = [
         (nt(900, 5000, 5000, epilogue="bias+silu", out_dtype="fp32"), WIDE, 3),
         (nt(300, 640, 4096), SQUARE, 2),  # fewer tiles than multiprocessors: one warpgroup has none
         (nt(777, 28672, 1000, dtype="fp16", epilogue="bias+relu"), FLAT, 5),
-        (nt(520, 4100, 320, dtype="fp16", out_dtype="bf16"), FLAT),
+        (nt(520, 4104, 320, dtype="fp16", out_dtype="bf16"), FLAT),
         (nt(1000, 5000, 1000, layout="nn"),),
         (nt(1000, 5000, 1000, layout="tn"), WIDE),
         (nt(1000, 5000, 1000, layout="tt", epilogue="bias"), FLAT),
         (nt(1000, 5120, 1024, dtype="e4m3", scaling="row"), WIDE),
         (nt(4096, 6144, 1536, dtype="e4m3", scaling="row"), SQUARE, 6, 16),
-        (nt(1000, 5120, 1024, dtype="e4m3", scaling="scalar", out_dtype="fp16"), FLAT),
-        (nt(1000, 5120, 1024, dtype="e5m2"), SQUARE),
+        (nt(1000, 5120, 1024, dtype="e4m3", scaling="scalar", out_dtype="fp16", fast_accum=True), FLAT),
+        (nt(1000, 5120, 1024, dtype="e5m2", fast_accum=True), SQUARE),
         (nt(1000, 5120, 1024, dtype="int8"), FLAT),
         (nt(1000, 5120, 1024, dtype="int8", scaling="row", out_dtype="bf16"), WIDE),
         (nt(1000, 3000, 1000, dtype="fp32", precision="tf32"), SQUARE, 3),
+        (nt(926, 12288, 4096), 136, 5, 6),
+        (nt(1000, 5000, 1000, epilogue="bias+gelu"), 200),
+        (nt(2048, 3000, 64, epilogue="bias"), 104, 6),
+        (nt(2048, 3000, 200, dtype="fp16", epilogue="bias"), 208),
+        (nt(300, 640, 4096), 96, 2),
+        (nt(900, 5000, 5000, epilogue="bias+silu", out_dtype="fp32"), 176, 3),
+        (nt(777, 4104, 1000, dtype="fp16"), 152),
+        (nt(700, 5008, 1000), 168),
+        (nt(1000, 5120, 1024, dtype="e4m3", scaling="row"), 152),
+        (nt(4096, 6144, 1536, dtype="e4m3", scaling="row", epilogue="bias"), 208, 4, 16),
+        (nt(1000, 5120, 1040, dtype="e4m3", scaling="scalar", out_dtype="fp16", fast_accum=True), 184),
+        (nt(1000, 5120, 1024, dtype="e5m2", fast_accum=True), 120, 5),
+        (nt(1000, 5120, 1024, dtype="e4m3", out_dtype="fp32", fast_accum=True), 192, 3),
     )
 ]
 
@@ -73,24 +94,33 @@ CASES = [
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
     skip_where_refused(problem, config)
-    inputs = SPEC.make_inputs(problem, "cuda", 0)
-    reference, first = SPEC.reference(inputs), None
+    spec = spec_of(config)
+    inputs = spec.make_inputs(problem, "cuda", 0)
+    reference, first = spec.reference(inputs), None
     for _ in range(20):
         verify.poison(inputs)
-        SPEC.launch(inputs, config)
-        assert verify.check(inputs, reference, problem.k, SPEC.tolerance(problem)).failure is None
+        spec.launch(inputs, config)
+        assert verify.check(inputs, reference, problem.k, spec.tolerance(problem)).failure is None
         first = inputs.output.clone() if first is None else first
         assert torch.equal(first, inputs.output)
 
 
 @pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT], ids=str)
-@pytest.mark.parametrize("options", [{}, {"dtype": "e4m3", "scaling": "row"}], ids=str)
-def test_every_tile_gives_the_bits_of_warp_specialized(sides, options):
-    problem = nt(2049, 6000, 1008, **options)
+def test_tiles_of_8_bit_operands_give_the_bits_of_warp_specialized(sides):
+    """Exchanged operands do not: a sum is multiplied by the other scale first."""
+    check_bits(nt(2049, 6000, 1008, dtype="e4m3", scaling="row"), sides)
+
+
+@pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT, *HEIGHTS], ids=str)
+def test_every_tile_gives_the_bits_of_warp_specialized(sides):
+    check_bits(nt(2049, 6000, 1008), sides)
+
+
+def check_bits(problem, sides):
     config, other = tile(problem, sides), registry.find("matmul", "warp_specialized")
     skip_where_refused(problem, config)
-    inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
-    for spec, one in ((SPEC, config), (other, other.default_config(problem, device.current()))):
+    inputs, found = other.make_inputs(problem, "cuda", 0), []
+    for spec, one in ((spec_of(config), config), (other, other.default_config(problem, device.current()))):
         verify.poison(inputs)
         spec.launch(inputs, one)
         found.append(inputs.output.clone())
@@ -98,7 +128,7 @@ def test_every_tile_gives_the_bits_of_warp_specialized(sides, options):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT], ids=str)
+@pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT, 96, 136, 200], ids=str)
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by TMA", "by pointers"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(sides, beside, transposed):
@@ -113,25 +143,27 @@ def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(sides, b
     room = torch.full((shape[0] + 2, shape[1] + beside), torch.nan, device="cuda", dtype=torch.bfloat16)
     inside = room[1:-1, : shape[1]] if beside != 1 else room[1:-1, beside:]
     out = inside.t() if transposed else inside
-    SPEC.launch(Operands(a, weight.t(), out, bias, problem, room), config)
+    spec_of(config).launch(Operands(a, weight.t(), out, bias, problem, room), config)
     torch.cuda.synchronize()
     assert verify.error(out.contiguous(), expected, k) <= SPEC.tolerance(problem)
     assert room[[0, -1]].isnan().all()
     assert int(room.isnan().sum()) == room.numel() - m * n
 
 
-def test_launches_that_follow_each_other_do_not_disturb_each_other():
+@pytest.mark.parametrize("sides", [SQUARE, 152], ids=str)
+def test_launches_that_follow_each_other_do_not_disturb_each_other(sides):
     problem = nt(1024, 7168, 256)
-    config = tile(problem, SQUARE, 6)
+    config = tile(problem, sides, 5)
     skip_where_refused(problem, config)
-    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
+    spec = spec_of(config)
+    sets = [spec.make_inputs(problem, "cuda", seed) for seed in range(4)]
     for inputs in sets:
-        SPEC.launch(inputs, config)
+        spec.launch(inputs, config)
     torch.cuda.synchronize()
     alone = [inputs.output.clone() for inputs in sets]
     for _ in range(50):
         for inputs in sets:
             verify.poison(inputs)
         for inputs in sets:
-            SPEC.launch(inputs, config)
+            spec.launch(inputs, config)
         assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))

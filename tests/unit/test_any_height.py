@@ -124,7 +124,11 @@ BEST_OF_MANY = {
 
 @pytest.mark.parametrize("shape", BEST_OF_MANY, ids=str)
 def test_of_many_rows_a_tile_has_as_many_as_fill_the_waves_best(shape):
-    config = registry.default_config(bf16(*shape), H200)
+    """Without the kernels whose warpgroups take turns, which are newer."""
+    problem = bf16(*shape)
+    newer = [registry.find("matmul", name) for name in ("ping_pong", "any_height_ping_pong")]
+    left_out = {spec.default_config(problem, H200): "newer" for spec in newer}
+    config = registry.default_config(problem, H200, left_out)
     assert (config.kernel, config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"]) == (SPEC.name, *BEST_OF_MANY[shape])
     assert config in SPEC.space(bf16(*shape), H200).configs()
 

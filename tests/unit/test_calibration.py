@@ -207,12 +207,15 @@ def test_rows_are_those_of_a_whichever_way_the_device_computes():
     assert not calibration.applies(problem.exchanged(), H200)
 
 
+BY_THEMSELVES = ("any_height", "ping_pong", "any_height_ping_pong")
+"""Kernels with a model of their own: `any_height` for few rows, and those whose warpgroups take turns."""
+
+
 def test_every_kernel_that_the_formula_weighs_has_a_forest():
     for m, n, precedence in ((1, 6144, 4), (16, 6144, 4), (72, 6144, 4), (256, 6144, 4), (512, 576, 5), (999, 6144, 5)):
         problem = linear(m, n, 4096)
         for spec in registry.serving(problem, H200):
-            # The estimates of `any_height` for few rows, and of `ping_pong`, were fitted by themselves.
-            if spec.precedence(problem, H200) == precedence and spec.name not in ("any_height", "ping_pong"):
+            if spec.precedence(problem, H200) == precedence and spec.name not in BY_THEMSELVES:
                 config = spec.default_config(problem, H200)
                 assert calibration.name_of(config, exchanged=bool(config.get("SWAP_AB"))) in NAMES
 

@@ -1,4 +1,4 @@
-"""What `ping_pong` serves, the configs that it offers and those that it refuses. Without a GPU."""
+"""What kernels serve whose warpgroups take turns, the configs that they offer and those that they refuse. No GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from tuner import Config, Problem
+from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 
@@ -93,15 +94,16 @@ def test_what_cannot_be_is_refused(changed, reason):
 @pytest.mark.parametrize(
     ("problem", "chosen"),
     [
-        (nt(4096, 24576, 1536, dtype="e4m3", scaling="row"), True),  # measured: 1.13 times as fast as any other
-        (nt(8192, 8192, 512), True),
-        (nt(261, 4608, 3584, dtype="e4m3", scaling="row"), False),  # all tiles run at once
-        (nt(2048, 4096, 4120), False),  # odd rows, of which nothing is known
+        (nt(4096, 24576, 1536, dtype="e4m3", scaling="row"), "any_height_ping_pong"),
+        (nt(2048, 6144, 4096, dtype="int8"), "ping_pong"),
+        (nt(8192, 8192, 512, layout="nn"), "ping_pong"),
+        (nt(261, 4608, 3584, dtype="e4m3", scaling="row"), "warp_specialized"),  # all tiles run at once
+        (nt(2048, 4096, 4120, layout="nn"), "warp_specialized"),  # odd rows, of which nothing is known
     ],
     ids=str,
 )
-def test_it_is_the_default_where_one_tile_is_stored_while_another_is_multiplied(problem, chosen):
-    assert (registry.default_config(problem, H200).kernel == SPEC.name) == chosen
+def test_they_are_the_default_where_one_tile_is_stored_while_another_is_multiplied(problem, chosen):
+    assert registry.default_config(problem, H200).kernel == chosen
 
 
 def test_an_estimate_grows_with_each_round_of_tiles():
@@ -111,6 +113,86 @@ def test_an_estimate_grows_with_each_round_of_tiles():
     assert max(steps) == pytest.approx(min(steps), rel=0.1)
 
 
-def test_storing_counts_where_products_are_too_few_to_hide_it():
-    few, many = (SPEC.estimate_us(PLAIN, nt(4096, 16384, k, dtype="bf16"), H200) for k in (64, 128))
-    assert many < 1.3 * few
+TALL = registry.find("matmul", "any_height_ping_pong")
+HEIGHT = Config(
+    TALL.name,
+    BLOCK_SIZE_M=136,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_K=64,
+    GROUP_SIZE_M=3,
+    launch_pdl=True,
+    num_stages=5,
+    num_warps=8,
+)
+
+
+@pytest.fixture
+def _tried_triton(monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.7.1")
+
+
+@pytest.mark.usefixtures("_tried_triton")
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (nt(256, 4096, 4096), "M is 256: it is for 257 rows of A or more"),
+        (nt(512, 96, 4096), "N is 96: a tile has 128 columns"),
+        (nt(512, 4096, 24), "K is 24"),
+        (nt(512, 4096, 4096, layout="nn"), "along K"),
+        (nt(512, 4096, 4096, dtype="int8"), "int8"),
+        (nt(512, 4096, 4096, dtype="e4m3", fast_accum=False), "in the tensor cores alone"),
+        (nt(512, 4096, 4096, dtype="e4m3", scaling="block"), "no scaling 'block'"),
+    ],
+    ids=str,
+)
+def test_what_tiles_of_any_height_cannot_do_is_said_in_a_sentence(problem, reason):
+    assert reason in TALL.unserved(problem, H200)
+
+
+def test_other_releases_of_triton_than_the_one_that_placed_its_ring_do_not_run_it(monkeypatch):
+    monkeypatch.setattr(devices, "triton_version", lambda: "3.6.0")
+    assert "Triton 3.6.0" in TALL.unserved(nt(512, 4096, 4096), H200)
+
+
+@pytest.mark.usefixtures("_tried_triton")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"out_dtype": "fp32"}, {"dtype": "e4m3", "scaling": "row"}, {"dtype": "fp16", "invariant": True}],
+    ids=str,
+)
+def test_few_heights_are_tried_and_the_default_is_one_of_them(options):
+    for m, n, k in itertools.product((257, 926, 8192), (3072, 28672), (64, 1008, 4096)):
+        problem = nt(m, n, k, **options)
+        assert TALL.unserved(problem, H200) is None
+        configs = TALL.space(problem, H200).configs()
+        assert 0 < len(configs) <= 6
+        assert len({config["BLOCK_SIZE_M"] for config in configs}) == 3
+        assert TALL.default_config(problem, H200) in configs
+        assert all(config["num_stages"] >= 3 for config in configs)
+        assert all(TALL.shared_bytes(config, problem, H200) <= H200.shared_bytes for config in configs)
+
+
+@pytest.mark.usefixtures("_tried_triton")
+def test_the_height_that_fills_the_waves_comes_first():
+    """926 rows are 7 of 136, and 7 times 56 tiles are 392 of the 396 that three waves hold."""
+    assert TALL.default_config(nt(926, 7168, 4096), H200)["BLOCK_SIZE_M"] == 136
+
+
+@pytest.mark.usefixtures("_tried_triton")
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"BLOCK_SIZE_M": 132}, "132"),
+        ({"BLOCK_SIZE_M": 216}, "216"),
+        ({"BLOCK_SIZE_N": 256, "num_stages": 3}, "256 columns for 8 warps: 128 for 8"),
+        ({"BLOCK_SIZE_K": 128, "num_stages": 3}, "128"),
+        ({"num_stages": 1}, "2 stages at least"),
+        ({"num_stages": 7}, "shared memory"),
+        ({"num_ctas": 2}, "num_ctas is no parameter"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_of_tiles_of_any_height_is_refused(changed, reason):
+    space = TALL.space(nt(926, 7168, 4096), H200)
+    assert space.rejection(HEIGHT) is None
+    assert reason in space.rejection(HEIGHT.replace(**changed), fatal_only=True)

@@ -58,17 +58,18 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     return launched(operands, config)
 
 
-def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> tuple[Launch]:
+def launched(operands: Operands, config: Config, *, exchanged: bool = False, teams: int = 1) -> tuple[Launch]:
     """The launch of a config as the device computes it.
 
     exchanged: whether the caller exchanged the operands, so that a bias runs along the rows.
+    teams: how many warpgroups take tiles in turn; 1 if all share each tile.
     """
     a, weight, out = operands.a, operands.b.t(), operands.out
     if destination_strides(out)[0]:
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
         config = single(config)
     view = launches.view_of(operands, exchanged=exchanged)
-    tiles, group, constants, options = _static(view, config)
+    tiles, group, constants, options = _static(view, config, teams)
     rows, columns, length = (constants[name] for name in TILE)
     ctas = config.integer(NUM_CTAS, 1)
     from_registers = constants["TURNS"] == 0
@@ -78,6 +79,8 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False) -> 
         out if from_registers else _destination(out, 64, ctas),
         _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
         operands.bias,
+        operands.scale_a,
+        operands.scale_b,
         *view.shape,
         *(out.stride() if from_registers else destination_strides(out)),
         group,
@@ -98,17 +101,18 @@ def _turns(view: launches.View, config: Config) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+def _static(view: launches.View, config: Config, teams: int) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
-    sums = config.integer("BLOCK_SIZE_M") * columns / (128 * groups)
+    sums = config.integer("BLOCK_SIZE_M") * columns / (128 * groups // teams)
     registers = _WIDE if sums > _WIDE_SUMS else registers_of(groups, columns, sums)
     stored_by = _turns(view, config)
     given = {
         **launches.of_view(view, config),
         **({"C_VECTOR": 1} if stored_by else {}),
-        "WARPGROUPS": groups,
+        "WARPGROUPS": groups // teams,
+        "TEAMS": teams,
         "TURNS": stored_by,
         "LOADER_REGISTERS": registers.loader,
         "MULTIPLIER_REGISTERS": registers.multiplier,

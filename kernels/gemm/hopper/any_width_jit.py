@@ -19,6 +19,7 @@ from tuner.kernels.base.blocks import await_predecessor, count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
+from tuner.kernels.gemm.hopper.ping_pong_jit import passed
 from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
 
 
@@ -42,8 +43,9 @@ class Fixed:
     SHARE_B: bool
     BIAS_ALONG_M: bool
     C_VECTOR: int
+    TEAMS: int
+    SCALING: str
     BLOCK_SIZE_N_REST: int = 0
-    SCALING: str = "none"
     A_TRANSPOSED: bool = False
     B_TRANSPOSED: bool = True
 
@@ -52,6 +54,18 @@ class Fixed:
 def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotation
     """Gather constants into one `Fixed`."""
     return Fixed(*constants)
+
+
+ROW_BYTES = gl.constexpr(128)
+"""Bytes of one row of a stage along K, one swizzle of shared memory."""
+WGMMAS = {
+    "bf16": ("bf16", 16, ", 0, 0"),
+    "fp16": ("f16", 16, ", 0, 0"),
+    "fp8e4nv": ("e4m3", 32, ""),
+    "fp8e5": ("e5m2", 32, ""),
+}
+"""By dtype: its name in PTX, elements of a wgmma along K, and that operands run along K, which those of 8 bits always
+do."""
 
 
 @gluon.constexpr_function
@@ -97,12 +111,12 @@ def wgmmas_of(FIXED):  # noqa: ANN201
 
 @gluon.constexpr_function
 def step_ptx(width, dtype, pack, pending, wgmmas):  # noqa: ANN201
-    """PTX of a step of 64 elements along K: wgmmas for 16 at a time, then a wait until `pending` steps are under way.
+    """PTX of a step of 128 bytes along K: wgmmas for 32 at a time, then a wait until `pending` steps are under way.
 
     The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait.
     """
-    count, name = width // 2, "bf16" if dtype == gl.bfloat16 else "f16"
-    each = count // wgmmas
+    count, each = width // 2, width // 2 // wgmmas
+    name, length, majors = WGMMAS[str(dtype)]
     lines = [
         "{ .reg .b64 a, b;" if wgmmas == 1 else "{ .reg .b64 a, b, c;",
         f"mov.b64 a, ${2 * count};",
@@ -115,9 +129,10 @@ def step_ptx(width, dtype, pack, pending, wgmmas):  # noqa: ANN201
         for first in range(0, count, each):
             sums = ", ".join(f"${i}" for i in range(first, first + each))
             if first:
-                lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 64 elements are eight such units
+                lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 128 bytes are eight such units
             operands = f"{{{sums}}}, a, {'c' if first else 'b'}"
-            lines.append(f"wgmma.mma_async.sync.aligned.m64n{2 * each}k16.f32.{name}.{name} {operands}, 1, 1, 1, 0, 0;")
+            wgmma = f"wgmma.mma_async.sync.aligned.m64n{2 * each}k{length}.f32.{name}.{name}"
+            lines.append(f"{wgmma} {operands}, 1, 1, 1{majors};")
     lines.append("wgmma.commit_group.sync.aligned;")
     if pending is not None:
         lines.append(f"wgmma.wait_group.sync.aligned {pending};")
@@ -170,7 +185,9 @@ def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, 
     if (FIXED.BLOCK_SIZE_N & BOX) > 0:
         BEFORE: gl.constexpr = FIXED.BLOCK_SIZE_N & ~(2 * BOX - 1)
         SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
-        buffer = ring.index(first + BEFORE // ring.shape[1])._reinterpret(b_desc.dtype, [BOX, 64], b_desc.layout)
+        buffer = ring.index(first + BEFORE // ring.shape[1])._reinterpret(
+            b_desc.dtype, [BOX, FIXED.BLOCK_SIZE_K], b_desc.layout
+        )
         load_block(b_desc, start_n + BEFORE, start_k, barrier, buffer, False, SHARED)
 
 
@@ -178,9 +195,9 @@ def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, 
 def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Run the loading warp, which fills free stages, tile after tile."""
     M, N, K, _ = extents
-    ready, free = barriers
+    ready, free, _ = barriers
     STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
-    STAGE_BYTES: gl.constexpr = STAGE_ROWS * FIXED.BLOCK_SIZE_K * 2
+    STAGE_BYTES: gl.constexpr = STAGE_ROWS * ROW_BYTES
     BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS)
     UNIT: gl.constexpr = ring.shape[1]
     A_SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
@@ -200,7 +217,7 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
             mbarrier.expect(barrier, STAGE_BYTES)
             for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
                 buffer = ring.index(first + part * (BOX_ROWS // UNIT))
-                buffer = buffer._reinterpret(a_desc.dtype, [BOX_ROWS, 64], a_desc.layout)
+                buffer = buffer._reinterpret(a_desc.dtype, [BOX_ROWS, FIXED.BLOCK_SIZE_K], a_desc.layout)
                 load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, False, A_SHARED)
             for digit in gl.static_range(6):
                 at = first + FIXED.BLOCK_SIZE_M // UNIT
@@ -214,51 +231,82 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
 
 
 @gluon.jit
-def multiply(  # noqa: ANN201, PLR0917
-    extents, ring, barriers, outputs, out_buffers, vectors, WARPGROUP: gl.constexpr, FIXED: gl.constexpr
-):
-    """Run a multiplying warpgroup, which computes its share of the rows of every tile of its program: 64 or 128."""
-    M, N, K, _ = extents
-    ready, free = barriers
-    dtype: gl.constexpr = ring.dtype
+def start_products(base, barriers, stage, phase, K, FIRST: gl.constexpr, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Sum all steps, and leave the last one under way; return both halves' sums, the next stage and its phase.
+
+    The second half are 64 more rows of 128, or the same sums.
+    """
+    ready, free, _ = barriers
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
     CHUNK: gl.constexpr = chunk_of(WIDTH)
-    FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
-    ROW_BYTES: gl.constexpr = FIXED.BLOCK_SIZE_K * 2
     STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * ROW_BYTES
+    sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
+    more = sums
+    for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
+        mbarrier.wait(ready.index(stage), phase)
+        a = descriptor_of(base + stage * STAGE_BYTES + FIRST * ROW_BYTES)
+        b = descriptor_of(base + stage * STAGE_BYTES + FIXED.BLOCK_SIZE_M * ROW_BYTES)
+        # The previous step is done while this one runs, so its stage is free.
+        if rows_each(FIXED) == 128:
+            sums = multiply_step(sums, a, b, dtype, None, FIXED)
+            more = multiply_step(more, a + 64 * ROW_BYTES // 16, b, dtype, 2, FIXED)
+        else:
+            sums = multiply_step(sums, a, b, dtype, 1, FIXED)
+        cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
+        stage, phase = following(stage, phase, FIXED.STAGES)
+    return sums, more, stage, phase
+
+
+@gluon.jit
+def multiply(  # noqa: ANN201, PLR0917
+    extents,
+    ring,
+    barriers,
+    outputs,
+    out_buffers,
+    vectors,
+    WARPGROUP: gl.constexpr,
+    TEAM: gl.constexpr,
+    FIXED: gl.constexpr,
+):
+    """Run a multiplying warpgroup, which computes its share of the rows of its team's tiles: 64 or 128."""
+    M, N, K, _ = extents
+    _, free, turns = barriers
+    dtype: gl.constexpr = ring.dtype
+    FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     TWICE: gl.constexpr = rows_each(FIXED) == 128
+    MEMBER: gl.constexpr = TEAM * FIXED.WARPGROUPS + WARPGROUP
     tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
         cluster.meet()
     base = ring_address()
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    turn = 1 - TEAM  # as in `ping_pong_jit`
+    first = gl.program_id(0)
+    if TEAM > 0:
+        first += gl.num_programs(0)
+        stage, phase = passed(stage, phase, count_blocks(K, FIXED.BLOCK_SIZE_K), FIXED.STAGES)
+    for tile in range(first, tiles_m * tiles_n, FIXED.TEAMS * gl.num_programs(0)):
         start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
-        sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
-        more = sums
-        for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
-            mbarrier.wait(ready.index(stage), phase)
-            a = descriptor_of(base + stage * STAGE_BYTES + FIRST * ROW_BYTES)
-            b = descriptor_of(base + stage * STAGE_BYTES + FIXED.BLOCK_SIZE_M * ROW_BYTES)
-            # The previous step is done while this one runs, so its stage is free.
-            if TWICE:
-                sums = multiply_step(sums, a, b, dtype, None, FIXED)
-                more = multiply_step(more, a + 64 * ROW_BYTES // 16, b, dtype, 2, FIXED)
-            else:
-                sums = multiply_step(sums, a, b, dtype, 1, FIXED)
-            cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS, pred=step > 0)
-            stage, phase = following(stage, phase, FIXED.STAGES)
+        if FIXED.TEAMS > 1:
+            mbarrier.wait(turns.index(TEAM), turn)
+            turn ^= 1
+        sums, more, stage, phase = start_products(base, barriers, stage, phase, K, FIRST, dtype, FIXED)
+        if FIXED.TEAMS > 1:
+            mbarrier.arrive(turns.index(1 - TEAM), count=1)
         sums = complete(sums, FIXED)
         if TWICE:
             more = complete(more, FIXED)
         cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
+        if FIXED.TEAMS > 1:
+            stage, phase = passed(stage, phase, count_blocks(K, FIXED.BLOCK_SIZE_K), FIXED.STAGES)
         at = (start_m, start_n)
-        store_rows(sums, at, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, 0, FIXED)
+        store_rows(sums, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, 0, FIXED)
         if TWICE:
             at = (start_m + 64, start_n)
-            store_rows(more, at, outputs, out_buffers, vectors, extents, dtype, WARPGROUP, pieces_of(FIXED), FIXED)
+            store_rows(more, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, pieces_of(FIXED), FIXED)
     tma.store_wait(0)
 
 
@@ -305,11 +353,14 @@ def store_rows(  # noqa: ANN201, PLR0917
     vectors,
     extents,
     dtype: gl.constexpr,
-    WARPGROUP: gl.constexpr,
+    MEMBER: gl.constexpr,
     BEFORE: gl.constexpr,
     FIXED: gl.constexpr,
 ):
-    """Finish 64 rows of sums and store them; BEFORE: the warpgroup's pieces of this tile that precede these."""
+    """Finish 64 rows of sums and store them.
+
+    MEMBER: the warpgroup's number among all that multiply. BEFORE: its pieces of this tile that precede these.
+    """
     c, c_rest, strides = outputs
     start_m, start_n = place
     CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
@@ -323,7 +374,7 @@ def store_rows(  # noqa: ANN201, PLR0917
             store_registers(c, values, at, extents, strides, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
     else:
         for part in gl.static_range(pieces_of(FIXED)):
-            buffer = out_buffers.index(WARPGROUP * TURNS + (BEFORE + part) % TURNS)
+            buffer = out_buffers.index(MEMBER * TURNS + (BEFORE + part) % TURNS)
             if part < WIDE:
                 at = (start_m, start_n + part * 64)
                 values = sixty_four(sums, part * (64 // CHUNK), dtype, FIXED)
@@ -349,6 +400,8 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     c,
     c_rest,
     bias_ptr,
+    a_scale_ptr,
+    b_scale_ptr,
     M,
     N,
     K,
@@ -369,12 +422,15 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     BIAS_ALONG_M: gl.constexpr,
     C_VECTOR: gl.constexpr,
     PDL: gl.constexpr,
+    TEAMS: gl.constexpr,
+    SCALING: gl.constexpr,
 ):
     """Compute tiles of C one after the other.
 
     b_256_desc to b_8_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
+    TEAMS: 2 if warpgroups take tiles in turn, each of them all rows of its own (`ping_pong_jit`); otherwise 1.
     TURNS: buffers through which a warpgroup stores, in alternation: one or two; 0 to store from registers, where c is a
         pointer and c_rest None.
     C_VECTOR: divides C's leading stride and its contiguous extent, where C is stored from registers.
@@ -394,27 +450,42 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
         mbarrier.init(ready.index(stage), count=1)
         if CTAS == 1:
             mbarrier.init(free.index(stage), count=WARPGROUPS)
+    turns = ready
+    if TEAMS > 1:
+        turns = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], cluster.barriers_of(CTAS))
+        for team in gl.static_range(TEAMS):
+            mbarrier.init(turns.index(team), count=1)
     if CTAS > 1:
         cluster.publish_barriers()
     fence_async_shared()
 
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
-        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M, C_VECTOR),
+        *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M, C_VECTOR, TEAMS, SCALING),
     )
     out_buffers = ring
     if stride_cm is None:
-        out_buffers = gl.allocate_shared_memory(c.dtype, [TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
+        out_buffers = gl.allocate_shared_memory(c.dtype, [TEAMS * TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
     extents = (M, N, K, GROUP_SIZE_M)
-    barriers = (ready, free)
+    barriers = (ready, free, turns)
     b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc, b_8_desc)
     outputs = (c, c_rest, (stride_cm, stride_cn))
-    vectors = (bias_ptr, None, None, None)
+    vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)
     LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)
-    if WARPGROUPS == 1:
+    if TEAMS > 1:
         gl.warp_specialize(
             [
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 1, FIXED)),
+                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+            ],
+            [4, 1],
+            [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
+        )
+    elif WARPGROUPS == 1:
+        gl.warp_specialize(
+            [
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
                 (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
@@ -424,8 +495,8 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     elif WARPGROUPS == 2:
         gl.warp_specialize(
             [
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, 0, FIXED)),
                 (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
@@ -435,9 +506,9 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     else:
         gl.warp_specialize(
             [
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, FIXED)),
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, FIXED)),
-                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 2, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, 0, FIXED)),
+                (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 2, 0, FIXED)),
                 (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,

@@ -10,6 +10,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_sizes
+from tuner.kernels.gemm.hopper.ping_pong_model import ROW_BYTES
 from tuner.kernels.gemm.hopper.resources import elsewhere, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
@@ -21,7 +22,7 @@ NAME = "any_width"
 _FEWEST_ROWS = 128
 """Rows of the smallest tile."""
 _LENGTH = 64
-"""BLOCK_SIZE_K: rows of 128 bytes, one swizzle of shared memory."""
+"""BLOCK_SIZE_K: rows of 128 bytes."""
 _WARPS = {128: 8, 192: 12, 256: 8}
 """Warps that multiply, by rows of a tile."""
 _WIDTHS = (*range(144, 256, 16),)
@@ -136,7 +137,7 @@ def in_halves(config: Config) -> bool:
 def ring_bytes(config: Config) -> int:
     """Shared memory of the ring of stages."""
     rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N")
-    return config.integer("num_stages") * rows * config.integer("BLOCK_SIZE_K") * 2
+    return config.integer("num_stages") * rows * ROW_BYTES
 
 
 def _taken(config: Config, problem: Problem, turns: int) -> int:

@@ -9,6 +9,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import ping_pong_jit, resources
 from tuner.kernels.gemm.hopper import space as specialized_space
+from tuner.kernels.gemm.hopper.ping_pong_model import ROW_BYTES
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -18,8 +19,6 @@ FEWEST_ROWS = 257
 """Rows of A that it serves. Fewer have so few tiles that other kernels, which take a tile apart, were faster."""
 TILES = ((128, 128, 0), (128, 128, 64), (64, 256, 0))
 """Rows and both widths of tiles. 64x128 and 128x64 were nowhere the fastest by more than 0.1% (decision 147)."""
-_ROW_BYTES = 128
-"""Bytes of one row of a stage along K, one swizzle of shared memory."""
 _WARPS = 8
 _GROUPS = (8, 16)
 """GROUP_SIZE_M. Groups of 4 took 1 to 7% longer than of 16, by tile (benchmarks/results/ping-pong-h200.json)."""
@@ -53,7 +52,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_M": rows,
         "BLOCK_SIZE_N": columns,
         "BLOCK_SIZE_N_REST": rest,
-        "BLOCK_SIZE_K": (_ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype],),
+        "BLOCK_SIZE_K": (ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype],),
         "num_warps": (_WARPS,),
         "GROUP_SIZE_M": (1,),
         "num_stages": (1,),
@@ -80,8 +79,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if (warps := config.integer("num_warps")) != _WARPS:
         return f"{warps} warps: two warpgroups, {_WARPS} warps, take turns"
-    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != _ROW_BYTES:
-        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {_ROW_BYTES} bytes"
+    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != ROW_BYTES:
+        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {ROW_BYTES} bytes"
     few = config.integer("num_stages") < _FEWEST_STAGES
     return f"{_FEWEST_STAGES} stages at least, to load while it multiplies" if few else None
 

@@ -1,0 +1,64 @@
+"""The `any_height_ping_pong` kernel: warpgroups take tiles of any height in turn. For Hopper, in Gluon.
+
+`any_width`'s kernel with exchanged operands, as `any_height`, and its two warpgroups take tiles in turn, as those of
+`ping_pong`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.base.operands import Operands
+from tuner.kernels.gemm import sums
+from tuner.kernels.gemm.hopper import any_width, ping_pong_jit
+from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.any_height_space import as_computed
+from tuner.kernels.gemm.spec import MATMUL, gemm_spec
+from tuner.launch.launch import Launch
+from tuner.problem import Problem
+
+VERSION = 1
+
+
+def program(operands: Operands, config: Config) -> tuple[Launch]:
+    """The launch of a config."""
+    teams: int = ping_pong_jit.TEAMS.value
+    return any_width.launched(operands.exchanged(), as_computed(config), exchanged=True, teams=teams)
+
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The config with the least estimated time; ties go to the narrowest groups."""
+    tried = space(problem, device)
+    estimated = functools.partial(estimate_us, problem=problem, device=device)
+    return tried.best(estimated, ties=lambda config: config.integer("GROUP_SIZE_M")) or tried.smallest()
+
+
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
+    """How a config sums: whole, by wgmma with exchanged operands."""
+    return sums.by_wgmma(config, problem, exchanged=True)
+
+
+_SPEC = gemm_spec(
+    MATMUL,
+    NAME,
+    VERSION,
+    program,
+    supports=supports,
+    space=space,
+    default_config=default_config,
+    shared_bytes=shared_bytes,
+    estimate_us=estimate_us,
+    sources=(*any_width.SOURCES, ping_pong_jit, program, as_computed),
+    order=order,
+    exchanges=True,
+)
+
+
+def _compiled(problem: Problem, config: Config) -> object:
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
+
+
+SPEC = dataclasses.replace(_SPEC, compile=_compiled)

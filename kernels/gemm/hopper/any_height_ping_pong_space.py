@@ -1,0 +1,139 @@
+"""The search space of `any_height_ping_pong`: the heights of tiles that its model says are best, in several orders."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config, Value
+from tuner.kernel.space import SearchSpace
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
+from tuner.kernels.gemm.hopper.any_height_space import as_computed
+from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, ROW_BYTES, modelled_us
+from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
+from tuner.kernels.gemm.tma import space as tma_space
+from tuner.kernels.space import tile_rules
+from tuner.kernels.space.rule import rule
+from tuner.problem import Problem, dtype
+
+NAME = "any_height_ping_pong"
+COLUMNS = 128
+"""Columns of tiles, which are the rows that a warpgroup multiplies."""
+HEIGHTS = (*range(96, 209, 8),)
+"""Rows of tiles, the sums of a thread."""
+_BEST = 3
+"""Heights that are tried, by the model."""
+_GROUPS = (3, 16)
+"""GROUP_SIZE_M: 3 was the fastest most often, and 8 lost 0.1% to the better of these (decision 148)."""
+_MOST_STAGES = 8
+_WARPS = 8
+_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+_OUT_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def supports(problem: Problem, device: Device) -> str | None:
+    """Why the kernel cannot serve a problem on a device, or None."""
+    if reason := resources.elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
+        return reason
+    return _other_operands(problem) or _too_small(problem)
+
+
+def _other_operands(problem: Problem) -> str | None:
+    if problem.a_dtype != problem.b_dtype or problem.a_dtype not in _DTYPES:
+        return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(_DTYPES)}"
+    if resources.by_steps(problem):
+        return "it sums in the tensor cores alone: registers for each step's products are those of the other tile"
+    if problem.out_dtype not in _OUT_DTYPES:
+        return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
+    return None if problem.layout == "nt" else f"layout {problem.layout}: it reads both operands along K"
+
+
+def _too_small(problem: Problem) -> str | None:
+    if problem.m < FEWEST_ROWS:
+        return f"M is {problem.m}: it is for {FEWEST_ROWS} rows of A or more"
+    if problem.n < COLUMNS:
+        return f"N is {problem.n}: a tile has {COLUMNS} columns"
+    shortest = ROW_BYTES // 2 // dtype.ITEMSIZE[problem.a_dtype]
+    few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
+    return few if problem.k < shortest else None
+
+
+def space(problem: Problem, device: Device) -> SearchSpace:
+    """The search space."""
+    return SearchSpace(NAME, problem, device, _axes(problem), RULES, expand=_expand)
+
+
+def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
+    """Every parameter's values, except that `_expand` finds those of the axes with a single 1 here."""
+    return {
+        "BLOCK_SIZE_M": HEIGHTS,
+        "BLOCK_SIZE_N": (COLUMNS,),
+        "BLOCK_SIZE_K": (ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype],),
+        "num_warps": (_WARPS,),
+        "GROUP_SIZE_M": (1,),
+        "num_stages": (1,),
+        "launch_pdl": (True,),
+    }
+
+
+def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    inner = as_computed(config)
+    stages = any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES)
+    widest = -(-problem.n // COLUMNS)
+    for group in dict.fromkeys(min(group, widest) for group in _GROUPS):
+        yield config.replace(num_stages=stages, GROUP_SIZE_M=group)
+
+
+def estimate_us(config: Config, problem: Problem, device: Device) -> float:
+    """How long a config takes, microseconds."""
+    return tile_us(config.integer("BLOCK_SIZE_M"), problem, device)
+
+
+def tile_us(rows: int, problem: Problem, device: Device) -> float:
+    """How long tiles of so many rows take, microseconds."""
+    return modelled_us(COLUMNS, rows, exchanged(problem), device, CONSTANTS)
+
+
+@functools.lru_cache(maxsize=1024)
+def best_heights(problem: Problem, device: Device) -> tuple[int, ...]:
+    """The heights of tiles that the model says are best, the best first."""
+    return tuple(sorted(HEIGHTS, key=lambda rows: (tile_us(rows, problem, device), -rows))[:_BEST])
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """An upper bound on a block's shared memory, as of `any_width`."""
+    return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
+
+
+@rule("shape", "kernels/gemm/hopper/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if (config["BLOCK_SIZE_N"], config["num_warps"]) != (COLUMNS, _WARPS):
+        return f"{config['BLOCK_SIZE_N']} columns for {config['num_warps']} warps: {COLUMNS} for {_WARPS}"
+    if config["BLOCK_SIZE_M"] not in HEIGHTS:
+        return f"{config['BLOCK_SIZE_M']} rows: a multiple of 8 from {HEIGHTS[0]} to {HEIGHTS[-1]}"
+    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != ROW_BYTES:
+        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {ROW_BYTES} bytes"
+    return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+
+
+@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+    return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
+
+
+@rule("height", "measured on an H200: docs/decisions.md, 148", reads=("BLOCK_SIZE_M",))
+def _height(config: Config, problem: Problem, device: Device) -> str | None:
+    best = best_heights(problem, device)
+    tried = ", ".join(map(str, best))
+    return f"{config['BLOCK_SIZE_M']} rows: {tried} are tried" if config["BLOCK_SIZE_M"] not in best else None
+
+
+RULES = (
+    tile_rules.parameters(lambda problem, _: _axes(problem)),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    _shape,
+    _ring_first,
+    _height,
+)
