@@ -1,8 +1,13 @@
-"""What kernels serve whose warpgroups take turns, the configs that they offer and those that they refuse. No GPU."""
+"""What kernels serve whose warpgroups take turns, their configs, and the source of one run by threads. No GPU."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +19,7 @@ from tuner.kernel import registry
 pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "ping_pong")
+EMULATED = Path(__file__).parent / "programs" / "emulated_ping_pong.py"
 PLAIN = Config(
     SPEC.name,
     BLOCK_SIZE_M=128,
@@ -196,3 +202,27 @@ def test_what_cannot_be_of_tiles_of_any_height_is_refused(changed, reason):
     space = TALL.space(nt(926, 7168, 4096), H200)
     assert space.rejection(HEIGHT) is None
     assert reason in space.rejection(HEIGHT.replace(**changed), fatal_only=True)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> list[dict[str, object]]:
+    # The small products are those of many threads already.
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(EMULATED)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=alone)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_its_source_is_exact_where_threads_run_it(emulated):
+    right = [one for one in emulated if one["fault"] is None]
+    assert len(right) == 17
+    for one in right:
+        assert one["difference"] == 0.0, one["case"]
+
+
+def test_faults_that_are_planted_in_its_source_are_seen(emulated):
+    faulty = [one for one in emulated if one["fault"] is not None]
+    assert len(faulty) == 21
+    for one in faulty:
+        assert one["difference"] != 0.0, one["fault"]
