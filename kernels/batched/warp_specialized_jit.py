@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within
 from tuner.kernels.gemm.hopper.loader import async_load
-from tuner.kernels.gemm.hopper.output import async_store, finished, parts_of, synchronize, turns_of
+from tuner.kernels.gemm.hopper.output import async_store, columns_apart, finished, synchronize, turns_of
 from tuner.kernels.gemm.hopper.tile import following, rows_each, sum_products
 
 _Buffer = gl.shared_memory_descriptor
@@ -157,7 +157,7 @@ def multiply(  # noqa: ANN201, PLR0917
         sums, _, stage, phase = sum_products(
             (buffers[0], buffers[1], buffers[1]), barriers, stage, phase, steps, FIRST, FIXED
         )
-        parts = parts_of(sums, PARTS, dtype, 1)
+        parts = columns_apart(sums, PARTS, dtype, 1)
         for part in gl.static_range(PARTS):
             at = (start_m, start_n + part * PART)
             values = finished(parts[part], (bias_ptr, None, None, None), at, extents, FIXED, c_desc.dtype)

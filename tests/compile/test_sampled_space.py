@@ -11,9 +11,10 @@ from tuner.kernel import registry
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer", "experts_pointer"}
 BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
-ANY_WIDTH = {"any_width"} if triton_version().startswith("3.7.") else set()
+ANY_WIDTH = {"any_width", "any_height_ping_pong"} if triton_version().startswith("3.7.") else set()
 IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
-ON_HOPPER = {"warp_specialized", "bmm_warp_specialized", "block_scaled_warp_specialized"} | ANY_WIDTH | IN_CLUSTERS
+ON_HOPPER = {"warp_specialized", "ping_pong", "bmm_warp_specialized", "block_scaled_warp_specialized"}
+ON_HOPPER |= ANY_WIDTH | IN_CLUSTERS
 CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
 OVERLAP = ("PDL_TRIGGER", "PREFETCH_KIB")

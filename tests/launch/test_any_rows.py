@@ -15,14 +15,21 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 
 TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
+IN_TURNS = ("ping_pong", "any_height_ping_pong")
 BY_KERNEL = {
     "pointer": Config("pointer", **{**TMA, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32}, GROUP_SIZE_M=1),
     "tma": Config("tma", **TMA, GROUP_SIZE_M=4),
-    **dict.fromkeys(("swap_ab", "gemv", "cluster_k", "warp_specialized", "any_width", "any_height")),
+    **dict.fromkeys(("swap_ab", "gemv", "cluster_k", "warp_specialized", "any_width", "any_height", *IN_TURNS)),
 }
 """Configs, and kernels whose default is taken."""
-MS = {"swap_ab": (2, 64), "gemv": (2, 4), "cluster_k": (17, 64), "any_width": (129, 256)}
-"""The ranges of kernels for few rows; the others' is 65 to 256."""
+MS = {
+    "swap_ab": (2, 64),
+    "gemv": (2, 4),
+    "cluster_k": (17, 64),
+    "any_width": (129, 256),
+    **dict.fromkeys(IN_TURNS, (257, 512)),
+}
+"""The ranges of kernels for few rows, and for many; the others' is 65 to 256."""
 COLUMNS = {"any_height": 6144}
 """Of kernels that serve no 256; 6,144 are tiles for clusters."""
 

@@ -31,6 +31,8 @@ FEW = Problem(8, 256, 512, dtype="bfloat16", layout="nt", epilogue="bias+silu")
 CLUSTER = Problem(8, 512, 2048, dtype="bfloat16", layout="nt")
 SPECIALIZED = Problem(256, 512, 512, dtype="bfloat16", layout="nt")
 ANY_WIDTH = Problem(264, 512, 512, dtype="bfloat16", layout="nt")
+IN_TURNS = Problem(384, 512, 512, dtype="bfloat16", layout="nt", epilogue="bias")
+TALL_IN_TURNS = Problem(384, 512, 512, layout="nt", **{**EIGHT, "scaling": "row"})
 ANY_HEIGHT = Problem(129, 6144, 512, dtype="bfloat16", layout="nt", epilogue="bias")  # in clusters
 sys.path.append(str(Path(__file__).parent / "programs"))
 import decorated  # noqa: E402, F401  its rows name its source
@@ -46,6 +48,10 @@ WINNERS = {
     SPECIALIZED: registry.find("matmul", "warp_specialized").default_config(SPECIALIZED, H200),
     ANY_WIDTH: registry.find("matmul", "any_width").default_config(ANY_WIDTH, H200),
     ANY_HEIGHT: registry.find("matmul", "any_height").default_config(ANY_HEIGHT, H200),
+    **{
+        problem: registry.find("matmul", name).default_config(problem, H200)
+        for problem, name in {IN_TURNS: "ping_pong", TALL_IN_TURNS: "any_height_ping_pong"}.items()
+    },
     SCALE: Config("scale", BLOCK=128, num_stages=3, num_warps=4),
     **{
         problem: registry.default_config(problem, H200)

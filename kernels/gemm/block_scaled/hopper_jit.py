@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within
 from tuner.kernels.gemm.hopper.cluster import barriers_of
 from tuner.kernels.gemm.hopper.loader import async_load
-from tuner.kernels.gemm.hopper.output import finished, out_buffers_of, parts_of, store_block, turns_of
+from tuner.kernels.gemm.hopper.output import columns_apart, finished, out_buffers_of, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of
 
 # Newer Triton releases have the first name, others the second.
@@ -207,7 +207,7 @@ def multiply(  # noqa: ANN201, PLR0917
                 *(sums, first, second, buffers, scale_buffers, barriers, stage, phase),
                 *(steps - FIXED.REST, FIRST, FIXED.REST, FIXED),
             )
-        parts = parts_of(sums, PARTS, dtype, 1)
+        parts = columns_apart(sums, PARTS, dtype, 1)
         for part in gl.static_range(PARTS):
             at = (start_m, start_n + part * PART)
             values = finished(parts[part], vectors, at, extents, FIXED, out_dtype)

@@ -13,7 +13,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm import sums
-from tuner.kernels.gemm.hopper import any_width, ping_pong_jit
+from tuner.kernels.gemm.hopper import any_width, tile
 from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.any_height_space import as_computed
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -25,15 +25,19 @@ VERSION = 1
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
-    teams: int = ping_pong_jit.TEAMS.value
+    teams: int = tile.TEAMS.value
     return any_width.launched(operands.exchanged(), as_computed(config), exchanged=True, teams=teams)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to the narrowest groups."""
+    """The config with the least estimated time; ties go to the tallest tiles, which load least, and narrow groups."""
     tried = space(problem, device)
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    return tried.best(estimated, ties=lambda config: config.integer("GROUP_SIZE_M")) or tried.smallest()
+
+    def ties(config: Config) -> tuple[int, ...]:
+        return -config.integer("BLOCK_SIZE_M"), config.integer("GROUP_SIZE_M")
+
+    return tried.best(estimated, ties=ties) or tried.smallest()
 
 
 def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
@@ -51,7 +55,7 @@ _SPEC = gemm_spec(
     default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    sources=(*any_width.SOURCES, ping_pong_jit, program, as_computed),
+    sources=(*any_width.SOURCES, program, as_computed),
     order=order,
     exchanges=True,
 )

@@ -166,9 +166,9 @@ def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
 
 
-@rule("stored by a cluster", "kernels/gemm/hopper/any_width.py: only its first block would store", fatal=True)
+@rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
 def _stored(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.stored_by_one(as_computed(config), exchanged(problem), device)
+    return any_width_space.without_buffers(as_computed(config), exchanged(problem), device)
 
 
 @rule("wide output", "compiled for sm_90, as for any_width", fatal=True)

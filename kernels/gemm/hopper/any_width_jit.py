@@ -19,8 +19,7 @@ from tuner.kernels.base.blocks import await_predecessor, count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
-from tuner.kernels.gemm.hopper.ping_pong_jit import passed
-from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
+from tuner.kernels.gemm.hopper.tile import following, layout_of, passed, rows_each
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ def multiply(  # noqa: ANN201, PLR0917
 ):
     """Run a multiplying warpgroup, which computes its share of the rows of its team's tiles: 64 or 128."""
     M, N, K, _ = extents
-    _, free, turns = barriers
+    _, free, order = barriers
     dtype: gl.constexpr = ring.dtype
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     TWICE: gl.constexpr = rows_each(FIXED) == 128
@@ -291,11 +290,11 @@ def multiply(  # noqa: ANN201, PLR0917
         start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
         start_m += FIRST
         if FIXED.TEAMS > 1:
-            mbarrier.wait(turns.index(TEAM), turn)
+            mbarrier.wait(order.index(TEAM), turn)
             turn ^= 1
         sums, more, stage, phase = start_products(base, barriers, stage, phase, K, FIRST, dtype, FIXED)
         if FIXED.TEAMS > 1:
-            mbarrier.arrive(turns.index(1 - TEAM), count=1)
+            mbarrier.arrive(order.index(1 - TEAM), count=1)
         sums = complete(sums, FIXED)
         if TWICE:
             more = complete(more, FIXED)
@@ -450,11 +449,11 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
         mbarrier.init(ready.index(stage), count=1)
         if CTAS == 1:
             mbarrier.init(free.index(stage), count=WARPGROUPS)
-    turns = ready
+    order = ready
     if TEAMS > 1:
-        turns = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], cluster.barriers_of(CTAS))
+        order = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], cluster.barriers_of(CTAS))
         for team in gl.static_range(TEAMS):
-            mbarrier.init(turns.index(team), count=1)
+            mbarrier.init(order.index(team), count=1)
     if CTAS > 1:
         cluster.publish_barriers()
     fence_async_shared()
@@ -467,7 +466,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     if stride_cm is None:
         out_buffers = gl.allocate_shared_memory(c.dtype, [TEAMS * TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
     extents = (M, N, K, GROUP_SIZE_M)
-    barriers = (ready, free, turns)
+    barriers = (ready, free, order)
     b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc, b_8_desc)
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)

@@ -10,8 +10,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.ping_pong_model import ROW_BYTES
-from tuner.kernels.gemm.hopper.resources import elsewhere, warpgroups
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, elsewhere, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import odd_rows, refinements, tile_rules
@@ -172,16 +171,17 @@ def ring_not_first(config: Config, problem: Problem, device: Device) -> str | No
     return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
 
 
-@rule("stored by a cluster", "kernels/gemm/hopper/any_width.py: only its first block would store", fatal=True)
+@rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
 def _stored(config: Config, problem: Problem, device: Device) -> str | None:
-    return stored_by_one(config, problem, device)
+    return without_buffers(config, problem, device)
 
 
-def stored_by_one(config: Config, problem: Problem, device: Device) -> str | None:
-    """Why a config's cluster could not store what its blocks compute, or None."""
-    if refinements.NUM_CTAS not in config or turns(config, problem, device):
+def without_buffers(config: Config, problem: Problem, device: Device) -> str | None:
+    """Why a config could not store what it computes, or None: three warpgroups alone store from registers."""
+    if turns(config, problem, device) or (warpgroups(config) == 3 and refinements.NUM_CTAS not in config):
         return None
-    return f"clusters with {config['num_stages']} stages, which leave no buffers to store through"
+    who = "clusters" if refinements.NUM_CTAS in config else f"{config['num_warps']} warps"
+    return f"{who} with {config['num_stages']} stages, which leave no buffers to store through"
 
 
 @rule("wide output", "compiled for sm_90: stored without TMA, 192x160 takes 245,836 bytes", fatal=True)

@@ -158,7 +158,7 @@ def halves(sums, LAYOUT: gl.constexpr):  # noqa: ANN201
 
 
 @gluon.jit
-def parts_of(sums, PARTS: gl.constexpr, dtype: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
+def columns_apart(sums, PARTS: gl.constexpr, dtype: gl.constexpr, CTAS: gl.constexpr):  # noqa: ANN201
     """Sums as one, two or four parts of equal columns, without data movement; dtype: the operands'."""
     COLUMNS: gl.constexpr = sums.shape[1]
     parts = (sums,)

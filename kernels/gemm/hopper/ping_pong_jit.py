@@ -17,13 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from tuner.kernels.base.blocks import count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import fill
-from tuner.kernels.gemm.hopper.output import finished, parts_of, store_block
-from tuner.kernels.gemm.hopper.tile import await_products, start_products
+from tuner.kernels.gemm.hopper.output import columns_apart, finished, store_block
+from tuner.kernels.gemm.hopper.tile import TEAMS, await_products, passed, start_products
 
 PART = gl.constexpr(64)
 """Columns that a warpgroup stores at a time."""
-TEAMS = gl.constexpr(2)
-"""Warpgroups that take tiles in turn."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,10 @@ def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotati
 
 
 @gluon.jit
-def passed(stage, phase, steps, STAGES: gl.constexpr):  # noqa: ANN201
-    """The ring's stage and phase after so many steps of the other warpgroup."""
-    after = stage + steps
-    rounds = after // STAGES
-    return after - rounds * STAGES, phase ^ (rounds & 1)
-
-
-@gluon.jit
 def multiply(extents, buffers, barriers, outputs, out_buffers, vectors, TEAM: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Run a multiplying warpgroup, which computes every second tile of its program."""
     M, N, K, _ = extents
-    ready, free, turns = barriers
+    ready, free, order = barriers
     c, strides = outputs
     dtype: gl.constexpr = buffers[0].dtype
     out_dtype: gl.constexpr = c.dtype if strides[0] is None else c.dtype.element_ty
@@ -82,13 +72,13 @@ def multiply(extents, buffers, barriers, outputs, out_buffers, vectors, TEAM: gl
     programs = gl.num_programs(0)
     for tile in range(gl.program_id(0) + TEAM * programs, tiles_m * tiles_n, TEAMS * programs):
         start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
-        mbarrier.wait(turns.index(TEAM), turn)
+        mbarrier.wait(order.index(TEAM), turn)
         turn ^= 1
         sums, rest, stage, phase = start_products(buffers, (ready, free), stage, phase, steps, 0, FIXED)
-        mbarrier.arrive(turns.index(1 - TEAM), count=1)
+        mbarrier.arrive(order.index(1 - TEAM), count=1)
         sums, rest = await_products(sums, rest, (ready, free), stage, FIXED)
         stage, phase = passed(stage, phase, steps, FIXED.STAGES)
-        parts = parts_of(sums, PARTS, dtype, 1)
+        parts = columns_apart(sums, PARTS, dtype, 1)
         if FIXED.BLOCK_SIZE_N_REST > 0:
             parts = parts + (rest,)
         for part in gl.static_range(ALL_PARTS):
@@ -143,12 +133,12 @@ def ping_pong_kernel(  # noqa: ANN201, PLR0917
         out_buffers = gl.allocate_shared_memory(c.dtype, [TEAMS] + c.block_type.shape, c.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], cluster.barriers_of(1))
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], cluster.barriers_of(1))
-    turns = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], cluster.barriers_of(1))
+    order = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], cluster.barriers_of(1))
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
         mbarrier.init(free.index(stage), count=1)
     for team in gl.static_range(TEAMS):
-        mbarrier.init(turns.index(team), count=1)
+        mbarrier.init(order.index(team), count=1)
     fence_async_shared()
 
     FIXED: gl.constexpr = fixed(
@@ -157,7 +147,7 @@ def ping_pong_kernel(  # noqa: ANN201, PLR0917
     )
     extents = (M, N, K, GROUP_SIZE_M)
     buffers = (a_buffers, b_buffers, rest_buffers)
-    barriers = (ready, free, turns)
+    barriers = (ready, free, order)
     outputs = (c, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, (None, None, None, None))
     gl.warp_specialize(

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernels.cost.tile import memory_bytes_per_us
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.problem import Problem, dtype
 
-ROW_BYTES = 128
-"""Bytes of one row of a stage along K, one swizzle of shared memory."""
 _WGMMA_BYTES, _WGMMA_ROWS = 32, 64
 """What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
 _SHARPNESS = 3
@@ -36,7 +35,7 @@ class Constants(NamedTuple):
     short_clock: float
 
 
-CONSTANTS = Constants(0.595, 1.53, 0.803, 0.351, 0.951)
+CONSTANTS = Constants(column_cycles=0.595, start_us=1.53, memory_share=0.803, idle_gain=0.351, short_clock=0.951)
 
 
 def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Constants) -> float:

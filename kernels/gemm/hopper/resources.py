@@ -12,6 +12,8 @@ from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.space import refinements
 from tuner.problem import Problem, dtype
 
+ROW_BYTES = 128
+"""Bytes of one row of a stage along K where a kernel has no others: one swizzle of shared memory."""
 _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 

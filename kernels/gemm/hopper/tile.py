@@ -19,6 +19,18 @@ def following(stage, phase, STAGES: gl.constexpr):  # noqa: ANN201  jit bodies t
     return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
 
 
+TEAMS = gl.constexpr(2)
+"""Warpgroups that take tiles in turn, where they do."""
+
+
+@gluon.jit
+def passed(stage, phase, steps, STAGES: gl.constexpr):  # noqa: ANN201
+    """The ring's stage and phase after so many steps of another warpgroup's tile."""
+    after = stage + steps
+    rounds = after // STAGES
+    return after - rounds * STAGES, phase ^ (rounds & 1)
+
+
 @gluon.constexpr_function
 def buffers_of_rows(ctas, warpgroups):  # noqa: ANN201
     """Buffers of a stage of A: one for all warpgroups, or one for each in a cluster or if there are three."""

@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tuner.kernels.base.blocks import count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import fill
-from tuner.kernels.gemm.hopper.output import finished, out_buffers_of, parts_of, store_block, turns_of
+from tuner.kernels.gemm.hopper.output import columns_apart, finished, out_buffers_of, store_block, turns_of
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows, rows_each, sum_by_steps, sum_products
 
 
@@ -97,7 +97,7 @@ def multiply(  # noqa: ANN201, PLR0917
                 sums += more
         else:
             sums, rest, stage, phase = sum_products(buffers, barriers, stage, phase, steps, FIRST, FIXED)
-        parts = parts_of(sums, PARTS, dtype, FIXED.CTAS)
+        parts = columns_apart(sums, PARTS, dtype, FIXED.CTAS)
         for part in gl.static_range(PARTS):
             at = (start_m, start_n + part * PART)
             values = finished(parts[part], vectors, at, extents, FIXED, out_dtype)

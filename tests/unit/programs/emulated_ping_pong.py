@@ -63,25 +63,25 @@ CASES = [
     Case((263, 299, 256), (128, 128, 0), 3, 2, scaled=True, transposed="BC", by_pointer=True),  # 5 and 4
 ]
 FAULTS = {
-    "nobody waits for a turn": Fault(KERNEL, "        mbarrier.wait(turns.index(TEAM), turn)\n", "", MANY_TILES),
+    "nobody waits for a turn": Fault(KERNEL, "        mbarrier.wait(order.index(TEAM), turn)\n", "", MANY_TILES),
     "the turn handed over before the products were started": Fault(
         KERNEL,
         "        sums, rest, stage, phase = start_products(buffers, (ready, free), stage, phase, steps, 0, FIXED)\n"
-        "        mbarrier.arrive(turns.index(1 - TEAM), count=1)\n",
-        "        mbarrier.arrive(turns.index(1 - TEAM), count=1)\n"
+        "        mbarrier.arrive(order.index(1 - TEAM), count=1)\n",
+        "        mbarrier.arrive(order.index(1 - TEAM), count=1)\n"
         "        sums, rest, stage, phase = start_products(buffers, (ready, free), stage, phase, steps, 0, FIXED)\n",
         MANY_TILES,
     ),
-    "the turn kept": Fault(KERNEL, "arrive(turns.index(1 - TEAM)", "arrive(turns.index(TEAM)", MANY_TILES),
+    "the turn kept": Fault(KERNEL, "arrive(order.index(1 - TEAM)", "arrive(order.index(TEAM)", MANY_TILES),
     "the other warpgroup's turn first": Fault(KERNEL, "turn = 1 - TEAM", "turn = TEAM", MANY_TILES),
     "the same phase of turns": Fault(KERNEL, "        turn ^= 1\n", "", MANY_TILES),
     "the other's stages not passed over": Fault(
-        KERNEL, "return after - rounds * STAGES, phase ^ (rounds & 1)", "return stage, phase", MANY_TILES
+        f"{HOPPER}.tile", "return after - rounds * STAGES, phase ^ (rounds & 1)", "return stage, phase", MANY_TILES
     ),
     "the other's stages passed over once": Fault(
         KERNEL, "        stage, phase = passed(stage, phase, steps, FIXED.STAGES)\n", "", MANY_TILES
     ),
-    "the phase of the ring's first round": Fault(KERNEL, "phase ^ (rounds & 1)", "phase", MANY_TILES),
+    "the phase of the ring's first round": Fault(f"{HOPPER}.tile", "phase ^ (rounds & 1)", "phase", MANY_TILES),
     "the other's tile": Fault(KERNEL, "gl.program_id(0) + TEAM * programs", "gl.program_id(0)", MANY_TILES),
     "the other's buffer": Fault(KERNEL, "out_buffers.index(TEAM)", "out_buffers.index(0)", MANY_TILES),
     "a buffer written while it is stored": Fault(KERNEL, "strides, 0, FIXED", "strides, 1, FIXED", MANY_TILES),
