@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +20,6 @@ from tuner.kernels.gemm.block_scaled import hopper
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "block_scaled_warp_specialized")
-EMULATED = Path(__file__).parent / "programs" / "emulated_ring.py"
 FEW = Config(
     SPEC.name,
     BLOCK_SIZE_M=8,
@@ -172,13 +166,8 @@ def test_a_launch_has_a_program_for_each_tile_or_multiprocessor(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def emulated() -> list[dict[str, object]]:
-    # The small products are those of many threads already.
-    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(EMULATED)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=alone)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+def emulated(emulate) -> list[dict[str, object]]:
+    return emulate("emulated_ring.py")
 
 
 def test_its_source_is_exact_where_threads_run_it(emulated):

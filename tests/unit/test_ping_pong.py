@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +14,6 @@ from tuner.kernel import registry
 pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "ping_pong")
-EMULATED = Path(__file__).parent / "programs" / "emulated_ping_pong.py"
 PLAIN = Config(
     SPEC.name,
     BLOCK_SIZE_M=128,
@@ -206,13 +200,8 @@ def test_what_cannot_be_of_tiles_of_any_height_is_refused(changed, reason):
 
 
 @pytest.fixture(scope="module")
-def emulated() -> list[dict[str, object]]:
-    # The small products are those of many threads already.
-    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(EMULATED)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=alone)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+def emulated(emulate) -> list[dict[str, object]]:
+    return emulate("emulated_ping_pong.py")
 
 
 def test_its_source_is_exact_where_threads_run_it(emulated):
