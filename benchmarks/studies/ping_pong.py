@@ -3,10 +3,10 @@
     python benchmarks/studies/ping_pong.py --out RESULT.json
 
 Problems are drawn: weights of models, a number of rows from 257 to 8,192, as likely in one octave as in another, and
-operands of bfloat16 or fp8, the latter without scales or with those of rows. All configs of `ping_pong` and of
-`any_height_ping_pong` play beside those that other kernels estimate best, their default, and the default of today; with
---heights also so many other heights, drawn. Figures are the others' time over ours; `us` has every config's median, for
-benchmarks/fit/ping_pong.py.
+operands of bfloat16 or fp8, the latter without scales or with those of rows; with --others operands and layouts whose
+defaults never are of these kernels. All configs of `ping_pong` and of `any_height_ping_pong` play beside those that
+other kernels estimate best, their default, and the default of today; with --heights also so many other heights, drawn.
+Figures are the others' time over ours; `us` has every config's median, for benchmarks/fit/ping_pong.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import dataclasses
 import random
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,18 @@ import record
 OTHERS = {"warp_specialized": 4, "any_width": 2, "any_height": 1}
 """Other kernels, and how many of their configs play, by their estimates."""
 KINDS = (
-    {"dtype": "bf16"},
-    {"dtype": "bf16"},
-    {"dtype": "bf16"},
-    {"dtype": "e4m3"},
-    {"dtype": "e4m3", "scaling": "row"},
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "bf16", "layout": "nt"},
+    {"dtype": "e4m3", "layout": "nt"},
+    {"dtype": "e4m3", "layout": "nt", "scaling": "row"},
+)
+OTHER_KINDS = (
+    {"dtype": "bf16", "layout": "nn"},
+    {"dtype": "bf16", "layout": "tn"},  # an odd number of rows is not served
+    {"dtype": "bf16", "layout": "nt", "out_dtype": "fp32"},
+    {"dtype": "int8", "layout": "nt"},
+    {"dtype": "fp32", "layout": "nt", "precision": "tf32"},
 )
 OURS = ("ping_pong", "any_height_ping_pong")
 FIGURES = ("default_gain", "best_gain", "torch_over_before", "torch_over_now")
@@ -50,11 +58,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the problems")
     parser.add_argument("--count", type=int, default=100, help="problems drawn")
     parser.add_argument("--heights", type=int, default=0, help="heights of tiles drawn beside those of the space")
+    parser.add_argument("--others", action="store_true", help="operands and layouts without defaults of these kernels")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     found = list[dict[str, Any]]()
     with PairedRunner(args.gpu) as runner:
-        todo = {problem: configs_of(problem, runner.device, args.heights) for problem in drawn(args.seed, args.count)}
+        problems = drawn(args.seed, args.count, OTHER_KINDS if args.others else KINDS)
+        served = [one for one in problems if not registry.find("matmul", "ping_pong").unserved(one, runner.device)]
+        todo = {problem: configs_of(problem, runner.device, args.heights) for problem in served}
         runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
         for problem, configs in todo.items():
             found.append(played(runner, problem, configs))
@@ -63,17 +74,17 @@ def main() -> None:
     print(summary(found))
 
 
-def drawn(seed: int, count: int) -> list[Problem]:
+def drawn(seed: int, count: int, kinds: Sequence[Mapping[str, Any]]) -> list[Problem]:
     chance = random.Random(seed)
     return [
-        Problem(round(256 * 2 ** (5 * chance.random())) + 1, *weight, layout="nt", **chance.choice(KINDS))
+        Problem(round(256 * 2 ** (5 * chance.random())) + 1, *weight, **chance.choice(kinds))
         for weight in (WEIGHTS[i % len(WEIGHTS)] for i in range(count))
     ]
 
 
 def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
     """The default without ours first, the default of today, what other kernels estimate best, all of ours."""
-    ours = [registry.find("matmul", name) for name in OURS]
+    ours = [spec for name in OURS if not (spec := registry.find("matmul", name)).unserved(problem, device)]
     without = {spec.default_config(problem, device): "left out" for spec in ours}
     found = [registry.default_config(problem, device, without), registry.default_config(problem, device)]
     for name, count in OTHERS.items():
@@ -84,9 +95,10 @@ def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
         found += sorted(estimates, key=lambda config: estimates[config])[:count]
     for spec in ours:
         found += configs(spec, problem, device)
-    more = random.Random(str(problem)).sample(HEIGHTS, heights)
-    pattern = dataclasses.replace(ours[1].space(problem, device), rules=())
-    found += [config for rows in more for config in pattern.narrowed(BLOCK_SIZE_M=(rows,)).programs()]
+    if heights and ours[-1].name == "any_height_ping_pong":
+        more = random.Random(str(problem)).sample(HEIGHTS, heights)
+        pattern = dataclasses.replace(ours[-1].space(problem, device), rules=())
+        found += [config for rows in more for config in pattern.narrowed(BLOCK_SIZE_M=(rows,)).programs()]
     return list(dict.fromkeys(found))
 
 
@@ -112,6 +124,7 @@ def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dic
         "shape": problem.shape,
         "dtype": problem.a_dtype,
         "scaling": problem.scaling,
+        "kind": kind_of(problem),
         "before": str(before),
         "now": str(now),
         "default": str(default),
@@ -125,12 +138,16 @@ def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dic
     }
 
 
+def kind_of(problem: Problem) -> str:
+    return f"{problem.a_dtype} {problem.layout} to {problem.out_dtype}, scaling {problem.scaling}"
+
+
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and the least, for each kind of operands."""
-    kinds = sorted({(each["dtype"], each["scaling"]) for each in found})
+    kinds = sorted({each["kind"] for each in found})
     return {
-        f"{dtype}, scaling {scaling}": {
-            "problems": len(ones := [each for each in found if (each["dtype"], each["scaling"]) == (dtype, scaling)]),
+        kind: {
+            "problems": len(ones := [each for each in found if each["kind"] == kind]),
             "faster": sum(each["best_gain"] > 1 for each in ones),
             **{
                 name: {"geomean": round(record.geomean(them), 4), "least": min(them)}
@@ -141,7 +158,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
                 round(record.geomean(them), 4) for them in zip(*(e["over_fastest"] for e in ones), strict=True)
             ],
         }
-        for dtype, scaling in kinds
+        for kind in kinds
     }
 
 

@@ -1,11 +1,15 @@
-"""How long a GPU waits for `tuner run`'s own work: a sweep whose workers and compilers only take their time.
+"""How long a sweep takes by its order and its own work alone: workers and compilers only take their time.
 
-    python benchmarks/studies/simulated_workers.py --out RESULT.json
+    python benchmarks/studies/simulated_workers.py --out RESULT.json [--compiled] [--slower 2]
 
 No GPU is used. Everything is the product's own but what a worker and a compile child do: they sleep as long as they
-take on an H100 with 16 cores whose compile cache has every binary. What a config takes is the cost model's time and up
-to 30% more, by its digest. The suite is what `tuner model` lists of Llama 3 8B for M 1 to 128. `gaps_s` is how long no
-worker had anything to do, from the first request to the last.
+take on an H200 with 16 cores, whose 15 compilers keep 15 of them busy. A worker passes its GPU's gate as a real one
+does. What a config takes is the cost model's time and up to 30% more, by its digest. The suite is what `tuner model`
+lists of Llama 3 8B for M 1 to 128. With --compiled the compile cache has every binary. With --slower 2 all sleep twice
+as long, and figures are halved: the product's own work then counts half, for a machine of few cores.
+
+`gaps_s` is how long no worker had anything to do, from the first request to the last; `compilers` how many were at work
+on average until the last binary.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, Resources, State
 from tuner.store.store import Store
 from tuner.sweep import compile_pool, messages, run, sweep_processes, worker
+from tuner.sweep.gpu_gate import GpuGate
 from tuner.sweep.loop import Loop
 from tuner.sweep.plan import Plan
 
@@ -48,10 +53,31 @@ SUITE = """m,n,k,dtype,layout,epilogue,op,eps
 1-128,14336,4096,bfloat16,nt,silu,gated_linear,
 1-128,4096,1,bfloat16,nn,,rms_norm,1e-06
 """
-SET_UP_S, CLEAR_S, TRIAL_S, FINALS_S = 0.022, 0.0047, 0.0107, 0.19
+SET_UP_S, CLEAR_S = 0.027, 0.005
+LOAD_S, PREPARE_S, TIME_S = 0.0024, 0.0044, 0.0052
+"""Of each config of a request: to read its binary, to check and capture it beside others, and to time it alone."""
+PREPARE_FINALS_S, FINALS_S = 0.027, 0.093
+COMPILE_S = {
+    "swap_ab": 0.45,
+    "cluster_k": 0.41,
+    "any_height": 0.64,
+    "warp_specialized": 0.49,
+    "gemv": 0.25,
+    "tma": 0.31,
+    "persistent_tma": 0.48,
+    "pointer": 0.62,
+    "split_k": 0.72,
+    "gated_pointer": 0.51,
+    "gated_warp_specialized": 0.55,
+    "gated_gemv": 0.24,
+    "rms_norm_whole": 0.24,
+}
+"""Means of a sweep of that suite, where 15 compile at a time."""
 BINARY_S = 0.003
 """Of a binary that the compile cache has."""
-CHILDREN = 4
+CHILDREN = 15
+SLOWER, COMPILED = "SIMULATED_SLOWER", "SIMULATED_COMPILED"
+"""Variables that tell the children of --slower and --compiled."""
 TRACE = "SIMULATED_WORKERS"
 """The variable that names the folder in which each worker notes its requests."""
 _SHORT_S = 0.05
@@ -66,8 +92,14 @@ def trial(problem: Problem | None, config: Config) -> Outcome:
     return Outcome(State.COMPLETE, median_us=us, p20_us=us, p80_us=us, samples=2)
 
 
-def serve(connection: Connection, _gpu: int | None, _log: str) -> None:
+def spend(seconds: float) -> None:
+    time.sleep(seconds * float(os.environ[SLOWER]))
+
+
+def serve(connection: Connection, _gpu: int | None, _log: str, *, gate: Path | None = None) -> None:
     """A worker: it answers as one of a GPU does, and as late."""
+    assert gate is not None
+    passed = GpuGate(gate, waiting=lambda: connection.send(messages.Waiting()))
     if not connection.poll():
         connection.send(messages.Imported())
     connection.recv()
@@ -83,22 +115,32 @@ def serve(connection: Connection, _gpu: int | None, _log: str) -> None:
             begun = time.monotonic()
             if isinstance(request, messages.SetProblem):
                 problem = request.problem
-            for reply in replies(request, problem):
+            answers = replies(request, problem, passed)
+            trace.write(f"worked {begun} {time.monotonic()}\n")
+            for reply in answers:
                 connection.send(reply)
-            trace.write(f"{begun} {time.monotonic()}\n")
 
 
-def replies(request: Any, problem: Problem | None) -> list[Any]:
+def replies(request: Any, problem: Problem | None, gate: GpuGate) -> list[Any]:
     """What a worker answers to a request, after as long as it takes."""
     match request:
         case messages.SetProblem():
-            time.sleep(SET_UP_S)
+            with gate.shared():
+                spend(SET_UP_S)
             return [messages.Ready(0)]
         case messages.Measure():
-            time.sleep(TRIAL_S * len(request.configs))
+            count = len(request.configs)
+            spend(LOAD_S * count)
+            with gate.shared():
+                spend(PREPARE_S * count)
+            with gate.alone():
+                spend(TIME_S * count)
             return [*(messages.Result(each, trial(problem, each)) for each in request.configs), messages.Idle()]
         case messages.PlayFinals():
-            time.sleep(FINALS_S)
+            with gate.shared():
+                spend(PREPARE_FINALS_S)
+            with gate.alone():
+                spend(FINALS_S)
             times = {each.digest: trial(problem, each).median_us or 0.0 for each in request.finalists}
             times["vendor"] = 100.0
             return [
@@ -107,13 +149,18 @@ def replies(request: Any, problem: Problem | None) -> list[Any]:
                 )
             ]
         case _:
-            time.sleep(CLEAR_S)
+            with gate.shared():
+                spend(CLEAR_S)
             return [messages.ProblemCleared()]
 
 
 def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> compile_pool.CompileResult:
     """A compile child's task: it takes its time, and each binary is a program of its own."""
-    time.sleep(BINARY_S)
+    begun = time.monotonic()
+    share = hashlib.sha256(config.digest.encode()).digest()[1] / 255
+    spend(BINARY_S if os.environ[COMPILED] else COMPILE_S[kernel] * (0.5 + share))
+    with Path(os.environ[TRACE], f"{os.getpid()}.txt").open("a", buffering=1) as trace:
+        trace.write(f"compiled {begun} {time.monotonic()}\n")
     key = registry.find(op, kernel, problem.source).compile_class(problem, config)
     return compile_pool.Compiled(
         Resources(registers=64, spill_bytes=0, shared_bytes=1024, compile_ms=500.0), f"{op}/{kernel}/{key}"
@@ -132,7 +179,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="the result, as JSON")
     parser.add_argument("--sweeps", type=int, default=3)
+    parser.add_argument("--compiled", action="store_true", help="the compile cache has every binary")
+    parser.add_argument("--slower", type=float, default=1.0, help="how many times as long all sleep")
     args = parser.parse_args()
+    os.environ |= {SLOWER: str(args.slower), COMPILED: "1" if args.compiled else ""}
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(worker, "serve", serve))
         stack.enter_context(mock.patch.object(sweep_processes, "first_arch", return_value=DEVICE.arch))
@@ -160,20 +210,36 @@ def simulated() -> dict[str, float]:
 
         with mock.patch.object(Loop, "work", timed), Store.open(f"{folder}/tuner.db") as store:
             report = run.sweep(store, suite.load_with_ladders(listed), [0], Plan())
-        spans = [tuple(map(float, line.split())) for each in Path(folder).glob("*.txt") for line in open_lines(each)]
-    gaps, until = [], min(spans)[0]
-    for begin, end in sorted(spans):
+        spans = spans_of(Path(folder))
+    worked, compiled = spans["worked"], spans["compiled"]
+    gaps, until = [], min(worked)[0]
+    for begin, end in sorted(worked):
         gaps.append(max(0.0, begin - until))
         until = max(until, end)
+    compiling_s = max(end for _, end in compiled) - min(compiled)[0]
+    slower = float(os.environ[SLOWER])
     return {
-        "seconds": round(report.seconds, 2),
+        "seconds": round(report.seconds / slower, 2),
         "problems": len(report.problems),
         "binaries": report.compiled,
-        "requests": len(spans),
-        "gaps_s": round(sum(gaps), 2),
-        "gaps_of_at_most_50_ms_s": round(sum(gap for gap in gaps if gap <= _SHORT_S), 2),
+        "requests": len(worked),
+        "trials": sum(each.measured for each in report.problems),
+        "gaps_s": round(sum(gaps) / slower, 2),
+        "gaps_of_at_most_50_ms_s": round(sum(gap for gap in gaps if gap <= slower * _SHORT_S) / slower, 2),
+        "compiling_s": round(compiling_s / slower, 2),
+        "compilers": round(sum(end - begin for begin, end in compiled) / compiling_s, 1),
         "cpu_of_the_loop_s": round(cpu_s[0], 2),
     }
+
+
+def spans_of(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """When workers and compilers were at work."""
+    found = dict[str, list[tuple[float, float]]](worked=[], compiled=[])
+    for file in folder.glob("*.txt"):
+        for line in open_lines(file):
+            what, begin, end = line.split()
+            found[what].append((float(begin), float(end)))
+    return found
 
 
 def open_lines(path: Path) -> list[str]:

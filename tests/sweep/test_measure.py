@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 
 from tuner.hardware.device import INTERPRETER
+from tuner.kernel import registry
+from tuner.store.records import State
 from tuner.sweep.measure import Measurement
 from tuner.sweep.nvml import Clocks
 from tuner.sweep.timer import HostTimer
@@ -46,3 +49,29 @@ def test_configs_are_prepared_beside_others_and_timed_alone_and_none_is_blamed_w
     assert rejected.keys() == {config.digest for config in configs} - times.keys()
     rounds = [None] * (1 + HostTimer.final_rounds)
     assert gate.told == ["shared", *configs, None, "free", "alone", *rounds, "free"]
+
+
+class CompiledTimer(HostTimer):
+    """Times what would need binaries."""
+
+    launches_binaries = True
+
+
+def test_binaries_are_read_before_the_gate_and_what_fails_there_is_left_to_the_launch(faulty, monkeypatch):
+    import faulty_kernels
+
+    problem, gate = faulty(behaviours="good,raise", configs=2), Gate()
+
+    def read(_problem, config):
+        gate.told.append(f"read {config.digest}")
+        raise OSError("the cache is gone")
+
+    spec = dataclasses.replace(faulty_kernels.SPEC, compile=read)
+    configs = spec.space(problem, INTERPRETER).configs()
+    measurement = Measurement(spec, problem, CompiledTimer(gate), Clocks(), "cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "find", lambda *_: spec)
+        outcomes = dict(measurement.search(configs, gate.told.append, drop=()))
+    read_first = [told for config in configs for told in (config, f"read {config.digest}")]
+    assert gate.told[: len(read_first) + 2] == [*read_first, None, "shared"]
+    assert {outcome.state for outcome in outcomes.values()} == {State.COMPLETE, State.RUNTIME_ERROR}

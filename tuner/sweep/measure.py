@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -81,12 +82,17 @@ class Measurement:
 
         Args:
             configs: configs of any kernels of the op.
-            heartbeat: called with each config before the device is touched for it, and with None before all are
-                replayed, and before others are waited for.
+            heartbeat: called with each config before its binary is read and before the device is touched for it, and
+                with None before all are replayed, and before others are waited for.
             drop: every config is replayed once, and then once more for each of these factors if its time is within
                 that factor of the fastest so far.
         """
         candidates: list[_Candidate] = []
+        if self._timer.launches_binaries:
+            for config in configs:
+                heartbeat(config)
+                self._read_binary(config)
+            heartbeat(None)
         with self._timer.gate.shared():
             for config in configs:
                 heartbeat(config)
@@ -178,6 +184,16 @@ class Measurement:
         if count := self._timer.final_sets(self._sets[0].nbytes):
             # The old ones are freed afterwards: the allocator would give the new ones their memory.
             self._sets = [self._spec.make_inputs(self._problem, self._torch_device, seed) for seed in range(count)]
+
+    def _read_binary(self, config: Config) -> None:
+        """Read what a compiler left in Triton's cache: a third of preparing a config, while others may time.
+
+        It needs no device. What fails here fails again where the config is launched, and is its outcome there.
+        """
+        spec = registry.find(self._problem.op, config.kernel, self._problem.source)
+        if spec.compiles_ahead:
+            with contextlib.suppress(Exception):
+                spec.compile(self._problem, config)
 
     def _prepare(self, config: Config) -> _Candidate | Outcome:
         assert self._expected is not None

@@ -66,6 +66,7 @@ class GraphTimer:
         search_rounds: the most replays of a config in the search.
         final_rounds: paired rounds that every finalist plays.
         max_final_rounds: the most rounds, played by those that may still win.
+        launches_binaries: whether launches need compiled binaries.
         gate: what is passed before the GPU is used; `warm_up` and `replay` need it `alone`, all else `shared`.
     """
 
@@ -73,6 +74,7 @@ class GraphTimer:
     final_rounds = 30
     # Under the power cap, 30 rounds cannot tell near ties apart: see docs/protocol.md.
     max_final_rounds = 150
+    launches_binaries = True
 
     def __init__(self, l2_bytes: int, gate: Gate | None = None) -> None:
         """Allocate what sweeps an L2 of so many bytes; without a gate, nobody else uses the GPU."""
@@ -184,6 +186,7 @@ class HostTimer:
     search_rounds = 1
     final_rounds = 5
     max_final_rounds = 5
+    launches_binaries = False
 
     def __init__(self, gate: Gate | None = None) -> None:
         """Without a gate, nobody else uses what stands for the GPU."""
