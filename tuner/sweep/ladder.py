@@ -18,7 +18,7 @@ from tuner.problem.family import Check, Family, Ladder, Range
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.ladder_points import GAP, TILE, Estimate, Points
 from tuner.sweep.neighbours import FARTHEST
-from tuner.sweep.race import PROBED, Race
+from tuner.sweep.race import PROBED, RACE, Race
 from tuner.sweep.search import Search, Strategy
 from tuner.sweep.search_task import SearchTask
 
@@ -43,7 +43,7 @@ def _probe(task: SearchTask) -> Search:
     return Race(task, warm_pace=PROBED)
 
 
-PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, revisits=False)
+PROBE = Strategy("probe", _probe, drop=(1.1, 1.05), finalists=3, margin=1.03, rounds=RACE.rounds, revisits=False)
 """Measures both neighbours' winners, the default, and the configs that the model ranks first."""
 
 
