@@ -184,6 +184,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ |= {SLOWER: str(args.slower), COMPILED: "1" if args.compiled else ""}
     with contextlib.ExitStack() as stack:
+        # One for all sweeps: compilers see the variables that their fork server began with.
+        os.environ[TRACE] = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.object(worker, "serve", serve))
         stack.enter_context(mock.patch.object(sweep_processes, "first_arch", return_value=DEVICE.arch))
         stack.enter_context(mock.patch.object(compile_pool, "CompilePool", Pool))
@@ -196,8 +198,9 @@ def main() -> None:
 
 def simulated() -> dict[str, float]:
     """One sweep from nothing."""
+    for trace in Path(os.environ[TRACE]).glob("*.txt"):
+        trace.unlink()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[TRACE] = folder
         listed = Path(folder, "suite.csv")
         listed.write_text(SUITE)
         cpu_s: list[float] = []
@@ -210,7 +213,7 @@ def simulated() -> dict[str, float]:
 
         with mock.patch.object(Loop, "work", timed), Store.open(f"{folder}/tuner.db") as store:
             report = run.sweep(store, suite.load_with_ladders(listed), [0], Plan())
-        spans = spans_of(Path(folder))
+    spans = spans_of(Path(os.environ[TRACE]))
     worked, compiled = spans["worked"], spans["compiled"]
     gaps, until = [], min(worked)[0]
     for begin, end in sorted(worked):

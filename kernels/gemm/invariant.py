@@ -23,12 +23,19 @@ _WITNESSES = {True: "block_scaled", False: "pointer"}
 """The kernel that writes what every config must, by whether scales are of blocks: it serves every M."""
 
 
-def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = False) -> dict[str, Any]:
+def fields_of(
+    order: sums.Ordered,
+    fields: dict[str, Any],
+    *,
+    ties: Callable[[Config], Any] = lambda _config: 0,
+    exchanges: bool = False,
+) -> dict[str, Any]:
     """A kernel's fields as its KernelSpec needs them to serve such problems too; for others they are as they were.
 
     Args:
         order: how its configs sum.
         fields: `supports`, `space`, `default_config` and `estimate_us` among them.
+        ties: orders configs of equal estimates, the least first.
         exchanges: whether the device always computes the transposed output, so that few rows need no padding.
     """
     supports: Callable[[Problem, Device], str | None] = fields["supports"]
@@ -75,7 +82,7 @@ def fields_of(order: sums.Ordered, fields: dict[str, Any], *, exchanges: bool = 
             return default_config(problem, device)
         tried = invariant_space(problem, device)
         estimates = estimates_us(tried.programs(), problem, device)
-        if (found := tried.best(estimates.__getitem__, among=estimates)) is not None:
+        if (found := tried.best(estimates.__getitem__, ties=ties, among=estimates)) is not None:
             return found
         # Nothing is worth trying here. What a fatal rule rejects may not even end, so it is no last resort.
         others = (default_config(tall_enough(problem, device), device), *tried.programs())

@@ -156,6 +156,15 @@ def test_other_releases_of_triton_than_the_one_that_placed_its_ring_do_not_run_i
 
 
 @pytest.mark.usefixtures("_tried_triton")
+@pytest.mark.parametrize("invariant", [False, True])
+def test_of_heights_that_leave_as_much_to_do_the_tallest_is_the_default_of_invariant_families_too(invariant):
+    problem = nt(8000, 3584, 18944, invariant=invariant)
+    tall, low = (HEIGHT.replace(BLOCK_SIZE_M=rows) for rows in (192, 96))
+    assert TALL.estimate_us(tall, problem, H200) == TALL.estimate_us(low, problem, H200)
+    assert TALL.default_config(problem, H200)["BLOCK_SIZE_M"] == 192
+
+
+@pytest.mark.usefixtures("_tried_triton")
 @pytest.mark.parametrize(
     "options",
     [{}, {"out_dtype": "fp32"}, {"dtype": "e4m3", "scaling": "row"}, {"dtype": "fp16", "invariant": True}],

@@ -37,11 +37,10 @@ HEARTBEAT_S = 10.0
 """How often a run says that it lives; after `tuner.store.runs.DEAD_AFTER_S` of silence it is taken for dead."""
 _POLL_S = 0.02
 _NAP_S = 0.005
-_QUEUED_JOBS = 3
-"""The most jobs of a GPU whose binaries are requested before it is free for them: what the jobs at work call for comes
-after them, often with fewer binaries."""
-_PREFETCHED_JOBS = 2
-"""The most jobs of a GPU made beyond those."""
+_QUEUED_JOBS = 8
+"""The most jobs whose binaries are requested before a GPU is free for them."""
+_PREFETCHED_JOBS = 4
+"""The most jobs made beyond those."""
 _LOOK_S = 0.02
 """How long problems are looked up in the store before the loop listens to the workers again."""
 _TUNED = "already tuned"
@@ -84,7 +83,6 @@ class Loop:
         self._unsure = False  # whether some may be stored already: Ctrl-C may come between a commit and its return
         self._committed = self._listened = self._beat = time.monotonic()
         self._queue: deque[Job] = deque()
-        self._gpus = len({supervisor.gpu for supervisor in processes.supervisors})
 
     def work(self, stop: threading.Event) -> None:
         """Go on until every problem is decided or given up, the time is up, or `stop` is set.
@@ -195,7 +193,7 @@ class Loop:
         if self._pool is not None:
             self._pool.recover()
             if self._prefetcher.ready and self._pool.waiting < 4 * self._pool.workers:
-                job = self._take_job() if len(self._queue) < _QUEUED_JOBS * self._gpus else None
+                job = self._take_job() if len(self._queue) < _QUEUED_JOBS else None
                 if job is not None:
                     self._queue.append(job)
         if self._store.is_away and self._at_work:
@@ -203,7 +201,7 @@ class Loop:
         if self._agenda.is_waiting and (idle := self._idle_gpus) and not (self._queue or self._prefetcher):
             self._agenda.look_again(idle)
         until = time.monotonic() + _LOOK_S
-        while len(self._prefetcher) < _PREFETCHED_JOBS * self._gpus and (step := self._agenda.take()) is not None:
+        while len(self._prefetcher) < _PREFETCHED_JOBS and (step := self._agenda.take()) is not None:
             if self._skip_or_request(step) and time.monotonic() > until:
                 break
 

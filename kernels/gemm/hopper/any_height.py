@@ -109,15 +109,9 @@ def _norm(values: tuple[float, ...], p: int) -> float:
     return total
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to the narrowest groups."""
-    tried = space(problem, device)
-    found = tried.best(
-        lambda config: estimate_us(config, problem, device),
-        ties=lambda config: config.integer("GROUP_SIZE_M"),
-        among=estimates_us(tried.programs(), problem, device),
-    )
-    return found or tried.smallest()
+def ties(config: Config) -> int:
+    """Of equal estimates the narrowest groups come first."""
+    return config.integer("GROUP_SIZE_M")
 
 
 _SPEC = gemm_spec(
@@ -127,10 +121,10 @@ _SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     estimates_us=estimates_us,
+    ties=ties,
     sources=(*any_width.SOURCES, program, as_computed),
     order=any_width.order,
     exchanges=True,

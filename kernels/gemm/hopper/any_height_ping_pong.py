@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
@@ -29,15 +28,9 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     return any_width.launched(operands.exchanged(), as_computed(config), exchanged=True, teams=teams)
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to the tallest tiles, which load least, and narrow groups."""
-    tried = space(problem, device)
-    estimated = functools.partial(estimate_us, problem=problem, device=device)
-
-    def ties(config: Config) -> tuple[int, ...]:
-        return -config.integer("BLOCK_SIZE_M"), config.integer("GROUP_SIZE_M")
-
-    return tried.best(estimated, ties=ties) or tried.smallest()
+def ties(config: Config) -> tuple[int, ...]:
+    """Of equal estimates the tallest tiles come first, which load least, and narrow groups."""
+    return -config.integer("BLOCK_SIZE_M"), config.integer("GROUP_SIZE_M")
 
 
 def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
@@ -52,9 +45,9 @@ _SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    ties=ties,
     sources=(*any_width.SOURCES, program, as_computed),
     order=order,
     exchanges=True,

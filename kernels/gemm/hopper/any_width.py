@@ -148,16 +148,9 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     return {config: us for (_, config), us in zip(estimated, found, strict=True)}
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to wide groups, as those of `warp_specialized` do."""
-    tried = space(problem, device)
-    estimated = functools.partial(estimate_us, problem=problem, device=device)
-    found = tried.best(
-        estimated,
-        ties=lambda config: -config.integer("GROUP_SIZE_M"),
-        among=estimates_us(tried.programs(), problem, device),
-    )
-    return found or tried.smallest()
+def ties(config: Config) -> int:
+    """Of equal estimates wide groups come first, as of `warp_specialized`."""
+    return -config.integer("GROUP_SIZE_M")
 
 
 _RING = re.compile(r"@global_smem, i(?:32|64) (\d+)")
@@ -218,10 +211,10 @@ _SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     estimates_us=estimates_us,
+    ties=ties,
     sources=SOURCES,
     order=order,
 )

@@ -82,13 +82,14 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     return swap_ab.corrected({config: terms(config, problem, device) for config in configs}, problem, device)
 
 
+def ties(config: Config) -> tuple[int, ...]:
+    """Of equal estimates the smallest cluster comes first, and long rows."""
+    return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
+
+
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time, refined by its options; of equals the one with the smallest cluster."""
+    """The config with the least estimated time, refined by its options."""
     tried, estimated = space(problem, device), functools.partial(estimate_us, problem=problem, device=device)
-
-    def ties(config: Config) -> tuple[int, ...]:
-        return config.integer("SPLIT_K"), -config.integer("BLOCK_SIZE_K")
-
     found = tried.best(estimated, ties=ties, among=estimates_us(tried.programs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
@@ -116,6 +117,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     estimates_us=estimates_us,
+    ties=ties,
     sources=SOURCES,
     runtime_parameters=(),
     order=order,

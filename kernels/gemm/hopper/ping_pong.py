@@ -70,15 +70,9 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return modelled_us(config.integer("BLOCK_SIZE_M"), resources.width(config), problem, device, CONSTANTS)
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to deep rings and wide groups, as of `warp_specialized`."""
-    tried = space(problem, device)
-    estimated = functools.partial(estimate_us, problem=problem, device=device)
-
-    def ties(config: Config) -> tuple[int, ...]:
-        return -config.integer("num_stages"), -config.integer("GROUP_SIZE_M")
-
-    return tried.best(estimated, ties=ties) or tried.smallest()
+def ties(config: Config) -> tuple[int, ...]:
+    """Of equal estimates deep rings come first, and wide groups, as of `warp_specialized`."""
+    return -config.integer("num_stages"), -config.integer("GROUP_SIZE_M")
 
 
 def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
@@ -93,9 +87,9 @@ SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
+    ties=ties,
     sources=(
         *sources_of(ping_pong_jit, cluster, loader, tile, output, program),
         laid_out,

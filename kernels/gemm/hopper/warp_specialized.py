@@ -267,26 +267,27 @@ def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Con
     return cost.near_least(tiles())
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to single blocks, exchanged operands, and deep rings.
+def ties(config: Config) -> tuple[float, ...]:
+    """Of equal estimates single blocks come first, exchanged operands, and deep rings.
 
-    Tiles of other rows of A read the same columns of B, so ties also go to orders in which such tiles are neighbours:
-    wide groups, or narrow ones if operands are exchanged.
+    Tiles of other rows of A read the same columns of B, so orders come first in which such tiles are neighbours: wide
+    groups, or narrow ones if operands are exchanged.
     """
+    swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
+    order = group if swapped else -group
+    stages = config.integer("num_stages")
+    ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
+    return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
+
+def default_config(problem: Problem, device: Device) -> Config:
+    """The config with the least estimated time, and for few rows of A refined by its options."""
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
     near = _corrected(_shortlist(tried, problem, device), problem, device) if calibrated else None
 
     def estimated(config: Config) -> float:
         short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
         return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
-
-    def ties(config: Config) -> tuple[float, ...]:
-        swapped, group = bool(config.get("SWAP_AB", False)), config.integer("GROUP_SIZE_M")
-        order = group if swapped else -group
-        stages = config.integer("num_stages")
-        ring = stages < _DEEP, -config.integer("BLOCK_SIZE_K"), -stages
-        return config.integer(NUM_CTAS, 1), not swapped, order, *ring, -config.integer("num_warps")
 
     found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
     return tried.refined(found, estimated) if calibrated and problem.m <= FEW_ROWS else found
@@ -329,6 +330,7 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     estimates_us=estimates_us,
+    ties=ties,
     sources=SOURCES,
     order=order,
 )
