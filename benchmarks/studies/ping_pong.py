@@ -4,8 +4,9 @@
 
 Problems are drawn: weights of models, a number of rows from 257 to 8,192, as likely in one octave as in another, and
 operands of bfloat16 or fp8, the latter without scales or with those of rows; with --others operands and layouts whose
-defaults never are of these kernels. All configs of `ping_pong` and of `any_height_ping_pong` play beside those that
-other kernels estimate best, their default, and the default of today; with --heights also so many other heights, drawn.
+defaults never are of these kernels, and with --few those of which all tiles of 128x128 run at once. All configs of
+`ping_pong` and of `any_height_ping_pong` play beside those that other kernels estimate best, their default, and the
+default of today; with --heights also so many other heights, drawn.
 Figures are the others' time over ours; `us` has every config's median, for benchmarks/fit/ping_pong.py.
 """
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+import math
 import random
 import statistics
 import sys
@@ -34,6 +37,8 @@ import record
 
 OTHERS = {"warp_specialized": 4, "any_width": 2, "any_height": 1}
 """Other kernels, and how many of their configs play, by their estimates."""
+OF_FEW_TILES = {"tma": 1, "split_k": 2}
+"""More of them where all tiles run at once."""
 KINDS = (
     {"dtype": "bf16", "layout": "nt"},
     {"dtype": "bf16", "layout": "nt"},
@@ -59,11 +64,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="problems drawn")
     parser.add_argument("--heights", type=int, default=0, help="heights of tiles drawn beside those of the space")
     parser.add_argument("--others", action="store_true", help="operands and layouts without defaults of these kernels")
+    parser.add_argument("--few", action="store_true", help="of these, the problems whose tiles all run at once")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     found = list[dict[str, Any]]()
     with PairedRunner(args.gpu) as runner:
-        problems = drawn(args.seed, args.count, OTHER_KINDS if args.others else KINDS)
+        most = runner.device.sm_count if args.few else math.inf
+        problems = drawn(args.seed, args.count, OTHER_KINDS if args.others else KINDS, most)
         served = [one for one in problems if not registry.find("matmul", "ping_pong").unserved(one, runner.device)]
         todo = {problem: configs_of(problem, runner.device, args.heights) for problem in served}
         runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
@@ -74,12 +81,18 @@ def main() -> None:
     print(summary(found))
 
 
-def drawn(seed: int, count: int, kinds: Sequence[Mapping[str, Any]]) -> list[Problem]:
+def drawn(seed: int, count: int, kinds: Sequence[Mapping[str, Any]], most: float = math.inf) -> list[Problem]:
+    """So many problems of at most so many tiles; weights take turns."""
     chance = random.Random(seed)
-    return [
+    every = (
         Problem(round(256 * 2 ** (5 * chance.random())) + 1, *weight, **chance.choice(kinds))
-        for weight in (WEIGHTS[i % len(WEIGHTS)] for i in range(count))
-    ]
+        for weight in itertools.cycle(WEIGHTS)
+    )
+    return list(itertools.islice((problem for problem in every if tiles_of(problem) <= most), count))
+
+
+def tiles_of(problem: Problem) -> int:
+    return -(-problem.m // 128) * -(-problem.n // 128)
 
 
 def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
@@ -87,7 +100,8 @@ def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
     ours = [spec for name in OURS if not (spec := registry.find("matmul", name)).unserved(problem, device)]
     without = {spec.default_config(problem, device): "left out" for spec in ours}
     found = [registry.default_config(problem, device, without), registry.default_config(problem, device)]
-    for name, count in OTHERS.items():
+    others = OTHERS | (OF_FEW_TILES if tiles_of(problem) <= device.sm_count else {})
+    for name, count in others.items():
         other = registry.find("matmul", name)
         if other.unserved(problem, device):
             continue
