@@ -79,7 +79,7 @@ CHILDREN = 15
 SLOWER, COMPILED = "SIMULATED_SLOWER", "SIMULATED_COMPILED"
 """Variables that tell the children of --slower and --compiled."""
 TRACE = "SIMULATED_WORKERS"
-"""The variable that names the folder in which each worker notes its requests."""
+"""The variable that names the folder in which workers note their requests, and compilers their binaries."""
 _SHORT_S = 0.05
 
 

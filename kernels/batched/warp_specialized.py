@@ -100,12 +100,6 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     return cost.of_tile(tile, config, waits * _PART_CYCLES / tile.steps).us
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time."""
-    tried = space(problem, device)
-    return tried.best(functools.partial(estimate_us, problem=problem, device=device)) or tried.smallest()
-
-
 SPEC = gemm_spec(
     BMM,
     NAME,
@@ -113,7 +107,6 @@ SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
-from tuner.kernel.space import SearchSpace
+from tuner.kernel.space import SearchSpace, Ties
 from tuner.kernels.cost import calibration
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.model import Candidates
@@ -42,7 +41,7 @@ def best(
     tried: SearchSpace,
     splits_of: Callable[[Config], Sequence[int]],
     variants: Callable[[Config, int], Iterable[Mapping[str, Value]]],
-    ties: Callable[[Config], Any],
+    ties: Ties,
 ) -> Config:
     """The config of least estimate of those that the cost model puts near the least, refined by its options.
 

@@ -12,7 +12,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import Invariance, registry
 from tuner.kernel.config import Config
-from tuner.kernel.space import Rule, SearchSpace
+from tuner.kernel.space import Rule, SearchSpace, Ties
 from tuner.kernels.base.operands import Operands, guarded
 from tuner.kernels.gemm import sums
 from tuner.launch.launch import TILE
@@ -27,7 +27,7 @@ def fields_of(
     order: sums.Ordered,
     fields: dict[str, Any],
     *,
-    ties: Callable[[Config], Any] = lambda _config: 0,
+    ties: Ties,
     exchanges: bool = False,
 ) -> dict[str, Any]:
     """A kernel's fields as its KernelSpec needs them to serve such problems too; for others they are as they were.

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
-from tuner.kernel.space import SearchSpace
+from tuner.kernel.space import SearchSpace, Ties
 from tuner.kernels.base import blocks, epilogue, numerics
 from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.operands import make_operands
@@ -19,9 +19,6 @@ from tuner.kernels.gemm import invariant, launches, sums
 from tuner.kernels.gemm.vendor import vendor
 from tuner.kernels.space import precedence
 from tuner.problem import Problem
-
-Ties = Callable[[Config], Any]
-"""A sort key of configs of equal estimates, the least first."""
 
 MATMUL = Operation("matmul", make_operands, vendor, numerics.reference, launch_interpreted, numerics.tolerance)
 

@@ -194,7 +194,7 @@ def test_few_columns_with_scales_of_blocks_are_split_along_k_as_what_was_fastest
 
 def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate():
     many, few = (linear(m, 4096, 7168, dtype="e4m3", scaling="block") for m in (257, 256))
-    config = block_scaled_warp_specialized.default_config(many, H200)
+    config = block_scaled_warp_specialized.SPEC.default_config(many, H200)
     modelled = [block_scaled_warp_specialized.terms(config, problem, H200).us for problem in (many, few)]
     estimated = [block_scaled_warp_specialized.estimate_us(config, problem, H200) for problem in (many, few)]
     assert estimated[0] == modelled[0]

@@ -13,6 +13,9 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.problem import Problem
 
+Ties = Callable[[Config], Any]
+"""A sort key of configs of equal costs, the best first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -104,7 +107,7 @@ class SearchSpace:
         self,
         cost: Callable[[Config], Any],
         *,
-        ties: Callable[[Config], Any] = lambda _config: 0,
+        ties: Ties = lambda _config: 0,
         among: Mapping[Config, Any] | None = None,
     ) -> Config | None:
         """Return the config of least cost; None where the space is empty.

@@ -131,15 +131,9 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     return dict(zip(listed, calibration.of_tiles(estimated, problem, device), strict=True))
 
 
-def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time; ties go to wide groups, and to two buffers for storing parts of C."""
-    tried = space(problem, device)
-
-    def ties(config: Config) -> tuple[float, ...]:
-        return (-config.integer("GROUP_SIZE_M"), config.integer("EPILOGUE_PARTS"), -config.integer("BLOCK_SIZE_N"))
-
-    estimated = functools.partial(estimate_us, problem=problem, device=device)
-    return tried.best(estimated, ties=ties, among=estimates_us(tried.programs(), problem, device)) or tried.smallest()
+def ties(config: Config) -> tuple[int, ...]:
+    """Of equal estimates wide groups come first, and two buffers for storing parts of C."""
+    return -config.integer("GROUP_SIZE_M"), config.integer("EPILOGUE_PARTS"), -config.integer("BLOCK_SIZE_N")
 
 
 SPEC = gemm_spec(
@@ -149,10 +143,10 @@ SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     estimates_us=estimates_us,
+    ties=ties,
     sources=sources_of(
         *(hopper_jit, loader, tile, output, program, _readable_by_tma, _scales, _static),
         *(laid_out, registers_of, descriptor, placement),
