@@ -23,17 +23,22 @@ from scipy.optimize import least_squares
 
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN, Device
-from tuner.kernels.gemm.hopper import any_height
-from tuner.kernels.gemm.hopper.any_height_space import supports
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_height_model as model
+from tuner.kernels.gemm.hopper.any_height_space import BUSY, NAME, as_computed, for_many_rows, space, supports
+from tuner.kernels.gemm.hopper.resources import tiles
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
 RESULTS = Path(__file__).parents[1] / "results"
-STUDIES = [RESULTS / "any-height-h200.json", RESULTS / "any-height-wide-h200.json"]
+WITHOUT_CLUSTERS = ("any-height-wide-h200.json",)
+"""Studies of before decision 151, when clusters took longer: of these, other trials count."""
+TODAY = ("cluster-tiles", "cluster-tiles-again", "cluster-tiles-third", "any-height-again")
+STUDIES = [RESULTS / name for name in (*(f"{name}-h200.json" for name in TODAY), *WITHOUT_CLUSTERS)]
 DEVICE = KNOWN["sm_90"]
 NEAR = 1.1
-"""Configs within this factor of the fastest count in full, others a tenth: the fastest are to be told apart."""
+"""Configs within this factor of the fastest count in full, others a seventh: the fastest are to be told apart."""
 
 
 class Trial(NamedTuple):
@@ -50,6 +55,8 @@ def main() -> None:
     trials: list[Trial] = []
     for study in args.study:
         found = [trial for each in json.loads(study.read_text())["found"] for trial in trials_of(each, DEVICE)]
+        if study.name in WITHOUT_CLUSTERS:
+            found = [trial for trial in found if "num_ctas" not in trial.config]
         trials += at_the_pace_of(trials, found)
     constants = fitted(trials)
     held = []
@@ -57,13 +64,11 @@ def main() -> None:
         others = fitted([trial for trial in trials if trial.problem.shape[1:] != shape])
         held += losses([trial for trial in trials if trial.problem.shape[1:] == shape], others)
     result = {
-        "constants": dict(
-            zip(any_height.Constants._fields, (round(float(each), 2) for each in constants), strict=True)
-        ),
+        "constants": dict(zip(model.Constants._fields, (round(float(each), 3) for each in constants), strict=True)),
         "configs": len(trials),
         "problems": len(held),
         "over_fastest": {
-            "today": summary(losses(trials, any_height.CONSTANTS)),
+            "today": summary(losses(trials, model.CONSTANTS)),
             "fitted": summary(losses(trials, constants)),
             "held out": summary(held),
         },
@@ -73,15 +78,21 @@ def main() -> None:
 
 
 def trials_of(found: dict[str, Any], device: Device) -> list[Trial]:
+    """What a study measured of tiles that the model is for: those that are tried, or keep the device as busy."""
     problem = Problem(*found["shape"], dtype="bf16", layout="nt")
     if supports(problem, device) is not None:
         return []
-    tried = set(any_height.space(problem, device).configs())
-    trials = []
-    for each in found["over_torch"]:
-        parameters = {name: value for name, value in each.items() if name not in ("kernel", "ratio")}
-        trials.append(Trial(problem, Config(each["kernel"], **parameters), each["ratio"] * found["torch_us"]))
-    return [trial for trial in trials if trial.config in tried]
+    tried, trials = space(problem, device), list[Trial]()
+    kept = set(tried.configs())
+    for each in found.get("us") or found["over_torch"]:
+        parameters = {name: value for name, value in each.items() if name not in ("kernel", "ratio", "us")}
+        config = Config(each["kernel"], **parameters)
+        if config.kernel != NAME or for_many_rows(config):
+            continue
+        busy = tiles(config, problem) >= BUSY * device.sm_count
+        if config in kept or (busy and tried.rejection(config, fatal_only=True) is None):
+            trials.append(Trial(problem, config, each.get("us") or each["ratio"] * found["torch_us"]))
+    return trials
 
 
 def at_the_pace_of(known: Sequence[Trial], found: Sequence[Trial]) -> list[Trial]:
@@ -93,29 +104,30 @@ def at_the_pace_of(known: Sequence[Trial], found: Sequence[Trial]) -> list[Trial
     return [trial._replace(us=trial.us / pace) for trial in new]
 
 
-def fitted(trials: Sequence[Trial]) -> any_height.Constants:
+def fitted(trials: Sequence[Trial]) -> model.Constants:
     least = fastest(trials)
-    weights = np.array([1 if trial.us < NEAR * least[trial.problem] else 0.1 for trial in trials])
+    weights = np.array([1 if trial.us < NEAR * least[trial.problem] else 0.15 for trial in trials])
 
     def errors(values: Sequence[float]) -> Any:
-        constants = any_height.Constants(*values)
-        estimates = [any_height.modelled_us(one.config, one.problem, DEVICE, constants) for one in trials]
+        constants = model.Constants(*values)
+        estimates = [modelled_us(one, constants) for one in trials]
         return weights * np.log(np.array(estimates) / [trial.us for trial in trials])
 
-    start = np.array(any_height.CONSTANTS)
+    start = np.array(model.CONSTANTS)
     found = least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=(0.01 * start, 50 * start))
-    return any_height.Constants(*found.x)
+    return model.Constants(*found.x)
 
 
-def losses(trials: Sequence[Trial], constants: any_height.Constants) -> list[float]:
+def modelled_us(one: Trial, constants: model.Constants) -> float:
+    return model.modelled_us(as_computed(one.config), exchanged(one.problem), DEVICE, constants)
+
+
+def losses(trials: Sequence[Trial], constants: model.Constants) -> list[float]:
     """By problem, the time of the config with the least estimate over the fastest one's."""
     by_problem, least = defaultdict(list), fastest(trials)
     for trial in trials:
         by_problem[trial.problem].append(trial)
-    chosen = [
-        min(ones, key=lambda one: any_height.modelled_us(one.config, one.problem, DEVICE, constants))
-        for ones in by_problem.values()
-    ]
+    chosen = [min(ones, key=lambda one: modelled_us(one, constants)) for ones in by_problem.values()]
     return [one.us / least[one.problem] for one in chosen]
 
 

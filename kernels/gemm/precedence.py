@@ -79,12 +79,15 @@ def _filled_by_any_width(problem: Problem, device: Device) -> bool:
 
 
 def _filled_by_any_height(problem: Problem, device: Device) -> bool:
-    """Match more than 256 rows of A where tiles of `any_height` leave less to compute than others.
+    """Match more than 256 rows of A where tiles of `any_height` leave less to compute than others, or all run at once.
 
-    Source: benchmarks/results/any-height-many-rows-h200.json. Without the calibration nobody compared the estimates.
+    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration
+    nobody compared the estimates.
     """
-    known = _specialized_rows(problem, device) and calibration.applies(problem, device)
-    return known and any_height_space.fills_waves(problem, device)
+    if not (_specialized_rows(problem, device) and calibration.applies(problem, device)):
+        return False
+    at_once = any_height_space.tiles_at_once(problem, device)
+    return bool(at_once) or any_height_space.fills_waves(problem, device)
 
 
 def _many_rows(problem: Problem, device: Device) -> bool:

@@ -21,7 +21,7 @@ WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
 HEIGHTS = {64: range(80, 272, 16), 128: range(80, 272, 16), 192: range(80, 224, 16), 256: (80, 144, 192, 208)}
 EIGHTS = {64: (88, 136), 128: (88, 104, 136, 184, 248), 192: (104, 152, 184), 256: (88, 136, 184, 200)}
 """Heights by columns: multiples of 16, and others of 8."""
-CLUSTER = {"num_ctas": 4}
+CLUSTER, PAIR = {"num_ctas": 4}, {"num_ctas": 2, "SHARE_B": True}
 EXCHANGED = Config(
     "warp_specialized",
     BLOCK_SIZE_M=128,
@@ -83,6 +83,16 @@ CASES = [
     (nt(777, 4104, 1000, dtype="fp16", epilogue="bias"), tile(208, 256, GROUP_SIZE_M=12)),
     (nt(530, 5000, 1000), tile(152, 192, num_stages=4)),
     (nt(300, 640, 4096, out_dtype="fp32"), tile(136, 128, num_stages=4, GROUP_SIZE_M=3)),
+    (nt(130, 4096, 14336), tile(72, 64, num_stages=12, **PAIR)),
+    (nt(515, 5120, 1000, epilogue="bias+gelu"), tile(136, 128, num_stages=5, **PAIR)),
+    (
+        nt(204, 3000, 1000, dtype="fp16", epilogue="bias"),
+        tile(72, 128, num_stages=5, **PAIR),
+    ),  # the fourth tile is none
+    (nt(300, 1000, 4096, out_dtype="fp32"), tile(64, 256, **PAIR)),  # the last tile along M is moved back
+    (nt(604, 1024, 8192, epilogue="bias"), tile(88, 64, num_stages=11, **CLUSTER)),
+    (nt(257, 4608, 3584), tile(88, 128, num_stages=7, **CLUSTER)),
+    (nt(420, 1240, 1000), tile(72, 192, num_stages=5, **CLUSTER)),
 ]
 
 
@@ -99,13 +109,11 @@ def test_results_are_right_and_the_same_bits_each_time(problem, config):
         assert torch.equal(first, inputs.output)
 
 
-@pytest.mark.parametrize("cluster", [{}, CLUSTER], ids=["alone", "in clusters"])
+@pytest.mark.parametrize("cluster", [{}, CLUSTER, PAIR], ids=["alone", "four share A", "two share B"])
 @pytest.mark.parametrize(
     ("rows", "columns"), [(rows, columns) for columns, heights in HEIGHTS.items() for rows in heights]
 )
 def test_every_height_gives_the_bits_of_a_power_of_two(rows, columns, cluster):
-    if cluster and columns == 256:
-        pytest.skip("tiles for many rows: no clusters are offered")
     check_bits(rows, columns, cluster)
 
 

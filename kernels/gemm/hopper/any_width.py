@@ -30,6 +30,7 @@ from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import (
     NAME,
     in_halves,
+    is_narrow_pair,
     ring_bytes,
     shared_bytes,
     space,
@@ -51,6 +52,12 @@ _BOXES = (256, 128, 64, 32, 16, 8)
 _WIDE_SUMS, _WIDE = 192, Registers(168, 24, 240)
 """Registers where threads of two multiplying warpgroups hold more sums than that: with 232 they spill (compiled for
 sm_90), and a loader needs but 24."""
+
+
+_PAIRED = 0.95
+"""What a narrow tile's pairs take over what it takes alone: 0.91 to 0.97 in the seven of 26 problems where it was the
+default (benchmarks/results/cluster-tiles-*.json). The forest's trials are of before decision 151, when pairs took
+longer."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -142,10 +149,13 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    """The same of many configs."""
-    estimated = [(terms(config, problem, device), config) for config in configs]
-    found = calibration.of_tiles(estimated, problem, device)
-    return {config: us for (_, config), us in zip(estimated, found, strict=True)}
+    """The same of many configs; of a narrow tile's pairs it is what the tile takes alone, and less."""
+    listed = list(configs)
+    alone = {one: single(one) if is_narrow_pair(one) else one for one in listed}
+    estimated = [(terms(one, problem, device), one) for one in dict.fromkeys(alone.values())]
+    of_terms = calibration.of_tiles(estimated, problem, device)
+    found = {one: us for (_, one), us in zip(estimated, of_terms, strict=True)}
+    return {one: found[alone[one]] * (1 if alone[one] == one else _PAIRED) for one in listed}
 
 
 def ties(config: Config) -> int:

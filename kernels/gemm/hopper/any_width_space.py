@@ -113,6 +113,11 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
             yield tile.replace(num_stages=deepest(tile, problem, device), GROUP_SIZE_M=group)
 
 
+def is_narrow_pair(config: Config) -> bool:
+    """Whether a config is the narrow tile in pairs that share its columns."""
+    return config["BLOCK_SIZE_N"] == _NARROW and bool(config.get(refinements.SHARE_B, False))
+
+
 def fills_waves(problem: Problem, device: Device) -> bool:
     """Whether no multiprocessor computes more with a tile of this kernel than with those of `warp_specialized`."""
     return _least(problem, device) <= _least_of_others(problem, device)

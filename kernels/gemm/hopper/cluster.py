@@ -23,6 +23,12 @@ def everywhere(ctas):  # noqa: ANN201
 
 
 @gluon.constexpr_function
+def line_of(ctas):  # noqa: ANN201
+    """The `cga_layout` of a vector of which every block has its own."""
+    return [[0]] * (ctas.bit_length() - 1)
+
+
+@gluon.constexpr_function
 def barriers_of(ctas):  # noqa: ANN201
     """The layout of one barrier per block."""
     return mbarrier.MBarrierLayout([[1 << bit] for bit in range(ctas.bit_length() - 1)])
@@ -154,18 +160,20 @@ def release(free, stage, CTAS: gl.constexpr, pred=True):  # noqa: ANN201
     """Signal that a warpgroup has read a stage: one thread to its own block, another to the cluster's first block.
 
     The arrivals have no cluster scope, which would turn each into a fence of all memory; CUTLASS uses none either.
+    Threads are told their numbers: where PTX in a loop reads %tid, ptxas takes no `elect.sync` of the kernel for the
+    choice of one thread, and each load by TMA becomes a loop over threads, of about 130 cycles.
     """
     if CTAS == 1:
         mbarrier.arrive(free.index(stage), count=1, pred=pred)
     else:
+        thread = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0], cga_layout=line_of(CTAS)))
+        everybody = gl.zeros_like(thread)
         gl.inline_asm_elementwise(
             """{
-                .reg .pred own, other; .reg .u32 thread, rank, remote;
-                mov.u32 thread, %tid.x;
-                and.b32 thread, thread, 127;
+                .reg .pred own, other; .reg .u32 rank, remote;
                 mov.u32 rank, %cluster_ctarank;
-                setp.eq.u32 own, thread, 0;
-                setp.eq.u32 other, thread, 32;
+                setp.eq.u32 own, $3, 0;
+                setp.eq.u32 other, $3, 32;
                 setp.ne.and.u32 other, rank, 0, other;
                 setp.ne.and.u32 own, $2, 0, own;
                 setp.ne.and.u32 other, $2, 0, other;
@@ -174,7 +182,11 @@ def release(free, stage, CTAS: gl.constexpr, pred=True):  # noqa: ANN201
                 @other mbarrier.arrive.shared::cluster.b64 _, [remote];
                 mov.u32 $0, 0;
             }""",
-            *("=r,r,r", [free + 8 * stage, gl.to_tensor(pred).to(gl.int32)], gl.int32),
+            *(
+                "=r,r,r,r",
+                [free + 8 * stage + everybody, gl.to_tensor(pred).to(gl.int32) + everybody, thread],
+                gl.int32,
+            ),
             is_pure=False,
             pack=1,
         )

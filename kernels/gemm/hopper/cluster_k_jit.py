@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tuner.kernels.base import blocks
-from tuner.kernels.gemm.hopper.cluster import barriers_of, rank_of
+from tuner.kernels.gemm.hopper.cluster import barriers_of, line_of, rank_of
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, synchronize
@@ -48,12 +48,6 @@ class Fixed:
 def fixed(*constants):  # noqa: ANN002, ANN201
     """Gather constants into one `Fixed`."""
     return Fixed(*constants)
-
-
-@gluon.constexpr_function
-def line_of(ctas):  # noqa: ANN201
-    """The `cga_layout` of a vector of which every block has its own."""
-    return [[0]] * (ctas.bit_length() - 1)
 
 
 @gluon.jit

@@ -18,6 +18,8 @@ _FEW_ROWS = 128
 _WHOLE = 7 / 8
 """The fraction of the multiprocessors that clusters of more than two can fill at once, because the multiprocessors of a
 GPC are no multiple of the cluster's size."""
+_FOUR, _WHOLE_FOURS = 4, 10 / 11
+"""The same of clusters of four: an H200 of 132 multiprocessors holds 30 (cuOccupancyMaxActiveClusters), not 32."""
 _GPCS = 8
 """The most GPCs of a Hopper GPU (H100 white paper). A cluster lies within one GPC."""
 
@@ -37,7 +39,8 @@ def room(ctas: int, device: Device) -> int:
 
 def clusters_at_once(ctas: int, multiprocessors: int) -> int:
     """How many clusters of `ctas` blocks run at once where any does, one block a multiprocessor; 1 at least."""
-    return max(1, (multiprocessors if ctas <= 2 else int(_WHOLE * multiprocessors)) // ctas)
+    share = {1: 1.0, 2: 1.0, _FOUR: _WHOLE_FOURS}.get(ctas, _WHOLE)
+    return max(1, int(share * multiprocessors) // ctas)
 
 
 def waiting(ctas: int, tiles: int, device: Device) -> str | None:
