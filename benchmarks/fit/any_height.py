@@ -25,7 +25,8 @@ from tuner import Config, Problem
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_height_model as model
-from tuner.kernels.gemm.hopper.any_height_space import BUSY, NAME, as_computed, for_many_rows, space, supports
+from tuner.kernels.gemm.hopper.any_height_space import BUSY, for_many_rows, space, supports
+from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed
 from tuner.kernels.gemm.hopper.resources import tiles
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

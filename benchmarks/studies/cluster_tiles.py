@@ -28,7 +28,7 @@ from many_rows import WEIGHTS
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_space
+from tuner.kernels.gemm.hopper import any_height_space, any_height_tile
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
@@ -111,11 +111,11 @@ def clusters(problem: Problem, device: Device, free: int | None) -> Iterator[Con
         rows = -(-problem.m // (8 * count)) * 8
         if not 40 <= rows <= MOST_ROWS[columns] or -(-problem.m // rows) != count:
             continue
-        one = any_height_space.tile(rows, columns, problem, device)
+        one = any_height_tile.tile(rows, columns, problem, device)
         if BUSY * device.sm_count <= tiles(one, problem) <= device.sm_count and one.integer("num_stages") > 2:
-            least[rows, columns] = any_height_space.tile_us(one, problem, device)
+            least[rows, columns] = any_height_tile.tile_us(one, problem, device)
     likeliest = sorted(least, key=lambda sides: least[sides])
-    every = (any_height_space.tile(*sides, problem, device, **kind) for sides in likeliest for kind in KINDS)
+    every = (any_height_tile.tile(*sides, problem, device, **kind) for sides in likeliest for kind in KINDS)
     yield from itertools.islice((one for one in every if fits(one, problem)), len(KINDS) * free)
 
 
@@ -155,7 +155,7 @@ def played(runner: PairedRunner, problem: Problem, configs: list[Config], before
 
 
 def kind_of(config: Config) -> str:
-    if config.kernel != any_height_space.NAME or any_height_space.for_many_rows(config):
+    if config.kernel != any_height_tile.NAME or any_height_space.for_many_rows(config):
         return "others"
     shared = "share B" if config.get("SHARE_B", False) else "share A"
     return f"{config['num_ctas']} {shared}" if "num_ctas" in config else "alone"

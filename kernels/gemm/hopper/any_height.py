@@ -14,15 +14,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.gemm.hopper import any_width
-from tuner.kernels.gemm.hopper.any_height_space import (
-    NAME,
-    as_computed,
-    for_many_rows,
-    shared_bytes,
-    space,
-    supports,
-    tile_us,
-)
+from tuner.kernels.gemm.hopper.any_height_space import for_many_rows, space, supports
+from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, shared_bytes, tile_us
 from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch

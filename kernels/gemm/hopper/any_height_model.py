@@ -54,7 +54,7 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
     depth; and the steps of a wave of tiles overlap with device memory. The last wave may have few tiles.
 
     Args:
-        inner: the config as the device computes it (`any_height_space.as_computed`).
+        inner: the config as the device computes it (`any_height_tile.as_computed`).
         computed: the problem as the device computes it, whose operands are exchanged.
         device: where.
         by: the constants.

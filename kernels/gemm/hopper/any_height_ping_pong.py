@@ -14,7 +14,7 @@ from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm import sums
 from tuner.kernels.gemm.hopper import any_width, tile
 from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, shared_bytes, space, supports
-from tuner.kernels.gemm.hopper.any_height_space import as_computed
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
 from tuner.problem import Problem

@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_space import as_computed
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, modelled_us
 from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
 from tuner.kernels.gemm.tma import space as tma_space

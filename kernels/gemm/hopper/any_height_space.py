@@ -12,61 +12,55 @@ from collections.abc import Iterator, Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
-from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
+from tuner.kernels.gemm.hopper.any_height_tile import (
+    ABLE,
+    CLUSTER,
+    HEIGHTS,
+    LENGTH,
+    NAME,
+    OPTIONS,
+    PAIR,
+    SIDES,
+    STEP,
+    WARPS,
+    as_computed,
+    deepest,
+    shared_bytes,
+    tile,
+    tile_us,
+)
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
-NAME = "any_height"
 _FEWEST_ROWS = 65
 """Rows of A that it serves. For fewer, `cluster_k` and `swap_ab` were as fast or faster: docs/lessons.md."""
 FEW_ROWS = any_width_space.EXCHANGED_ROWS
 """Rows of A up to which a tile has all of them, or half."""
 _HALVED = 128
 """Rows of A beyond which two tiles with half of them each are tried, too."""
-_STEP = 16
-"""What rows of tiles are multiples of, where these have all rows of A or half."""
-_HEIGHTS = (*range(64, 257, 8),)
-"""Rows of tiles."""
-_WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
-"""Warps that multiply, by columns of a tile."""
 _ROWS_OF_MANY = {128: (80, 256), 192: (80, 192), 256: (80, 208)}
 """Rows of tiles for more than `FEW_ROWS` rows of A, from and to, by their columns: of one wgmma, with sums that fit.
 
 From 184x256 on a thread spills up to 256 bytes where `out` has strides that TMA cannot write.
 """
 _MOST_ROWS_AT_ONCE = 640
-"""Rows of A up to which tiles are tried that all run at once: of more, others were as fast (decision 151)."""
+"""Rows of A up to which tiles are tried that all run at once: of more, others were as fast (decision 152)."""
 BUSY = 0.7
 """The share of the multiprocessors that such tiles have to keep busy."""
 _BEST_AT_ONCE = 6
-"""How many of them are tried, by the model: those measured lost 0.03% to the best of all (decision 151)."""
-_MOST_SUMS = {1: 128, 2: 208, 3: 104}
-"""The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 (240 for more
-than 192 sums) or 160."""
+"""How many of them are tried, by the model: those measured lost 0.03% to the best of all (decision 152)."""
 _NEAR, _BEST = 1.02, 3
-"""Of such tiles those are tried that ask up to so many times as much as the best one, and at most so many."""
+"""Of tiles for more rows than `FEW_ROWS` those are tried that ask up to so many times as much as the best one, and at
+most so many."""
 _WAVES, _SMALL = 4, 120 * 128
 """Of tiles with fewer sums, more waves are not tried: in all four problems that had such, others took 1 to 4% less."""
 _GROUPS = (3, 6, 12)
 """GROUP_SIZE_M for more than `FEW_ROWS` rows of A: each was the fastest somewhere, 3 most often (decision 146)."""
-_LENGTH = 64
-_CAUTION = 1.02
-"""What the model's estimates are multiplied by beside those of other kernels: the least of many errs to the low side.
-
-Without it the defaults of two of 108 problems would take 14 and 16% longer than without these tiles (decision 151)."""
-_CLUSTER = 4
-"""Blocks of a cluster along N, which share A's loads. Pairs of them lost wherever four gained (decision 151)."""
-_PAIR: Mapping[str, Value] = {refinements.NUM_CTAS: 2, refinements.SHARE_B: True}
-"""Blocks along M, which share B's loads."""
-_MOST_STAGES = 12
 _IDLE_SHARE = 1 / 3
 """With tiles for fewer of the multiprocessors, other kernels split sums along K."""
-_OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -78,28 +72,28 @@ def supports(problem: Problem, device: Device) -> str | None:
     if problem.m > FEW_ROWS:
         columns = min(_ROWS_OF_MANY)
         return f"N is {problem.n}: a tile has {columns} columns" if problem.n < columns else None
-    few = f"N is {problem.n}: its {-(-problem.n // min(_WARPS))} smallest tiles leave most of the device idle"
+    few = f"N is {problem.n}: its {-(-problem.n // min(WARPS))} smallest tiles leave most of the device idle"
     return None if _fills_by_all_rows(problem, device) or tiles_at_once(problem, device) else few
 
 
 def _fills_by_all_rows(problem: Problem, device: Device) -> bool:
     """Whether tiles that have all of few rows keep enough multiprocessors busy."""
-    return problem.m <= FEW_ROWS and -(-problem.n // min(_WARPS)) >= _IDLE_SHARE * device.sm_count
+    return problem.m <= FEW_ROWS and -(-problem.n // min(WARPS)) >= _IDLE_SHARE * device.sm_count
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space."""
     axes = _axes(problem, device)
-    return SearchSpace(NAME, problem, device, axes, RULES, expand=_expand, options=_OPTIONS)
+    return SearchSpace(NAME, problem, device, axes, RULES, expand=_expand, options=OPTIONS)
 
 
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:  # noqa: ARG001
     """Every parameter's values, except that `_expand` finds those of the axes with a single value here."""
     return {
-        "BLOCK_SIZE_M": _HEIGHTS,
-        "BLOCK_SIZE_N": (*_WARPS,),
-        "num_warps": tuple(sorted({*_WARPS.values()})),
-        "BLOCK_SIZE_K": (_LENGTH,),
+        "BLOCK_SIZE_M": HEIGHTS,
+        "BLOCK_SIZE_N": (*WARPS,),
+        "num_warps": tuple(sorted({*WARPS.values()})),
+        "BLOCK_SIZE_K": (LENGTH,),
         "GROUP_SIZE_M": (1,),
         "num_stages": (1,),
         "launch_pdl": (True,),
@@ -111,20 +105,15 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
     Where all tiles run at once, in what is likeliest of these.
     """
-    found, sides = list[Config](), tuple(config.integer(name) for name in _SIDES)
+    found, sides = list[Config](), tuple(config.integer(name) for name in SIDES)
     if _fills_by_all_rows(problem, device) and _has_all_rows(config, problem):
-        found = [config, config.replace(num_ctas=_CLUSTER)]
+        found = [config, config.replace(num_ctas=CLUSTER)]
     elif problem.m > FEW_ROWS and sides in _best_tiles(problem, device):
         widest = max(_GROUPS[0], -(-problem.n // config.integer("BLOCK_SIZE_N")))
         groups = _GROUPS if fills_waves(problem, device) else _GROUPS[:1]
         found = [config.replace(GROUP_SIZE_M=min(group, widest)) for group in groups]
-    at_once = (one for one in tiles_at_once(problem, device) if _alike(one, config, (*_SIDES, "num_warps")))
-    yield from dict.fromkeys((*(_deepest(one, problem, device) for one in found), *at_once))
-
-
-def _deepest(config: Config, problem: Problem, device: Device) -> Config:
-    inner = as_computed(config).replace(num_stages=1)
-    return config.replace(num_stages=any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES))
+    at_once = (one for one in tiles_at_once(problem, device) if _alike(one, config, (*SIDES, "num_warps")))
+    yield from dict.fromkeys((*(deepest(one, problem, device) for one in found), *at_once))
 
 
 def _alike(one: Config, other: Config, names: tuple[str, ...]) -> bool:
@@ -138,33 +127,26 @@ def _has_all_rows(config: Config, problem: Problem) -> bool:
 
 def _heights_of_few(problem: Problem) -> list[int]:
     rows = problem.m, *((-(-problem.m // 2),) if problem.m > _HALVED else ())
-    return [-(-each // _STEP) * _STEP for each in rows]
+    return [-(-each // STEP) * STEP for each in rows]
 
 
 @functools.lru_cache(maxsize=1024)
 def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Tiles that all run at once and keep the device busy, the likeliest by the model, the best first.
 
-    All have as many of A's rows, or a few more.
+    Each has a whole share of A's rows, or up to 7 more.
     """
     if problem.m > _MOST_ROWS_AT_ONCE:
         return ()
-    heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1)}
+    heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
     found = [
         tile(rows, columns, problem, device, **kind)
-        for rows in sorted(heights & {*_HEIGHTS})
-        for columns in _WARPS
+        for rows in sorted(heights & {*HEIGHTS})
+        for columns in WARPS
         for kind in _kinds_at_once(rows, columns, problem, device)
     ]
-    able = (one for one in found if not any(rule.rejects(one, problem, device) for rule in _ABLE))
+    able = (one for one in found if not any(rule.rejects(one, problem, device) for rule in ABLE))
     return tuple(sorted(able, key=lambda one: tile_us(one, problem, device))[:_BEST_AT_ONCE])
-
-
-def tile(rows: int, columns: int, problem: Problem, device: Device, **options: Value) -> Config:
-    """The config of a tile, with the deepest ring that fits."""
-    fixed = {"BLOCK_SIZE_K": _LENGTH, "GROUP_SIZE_M": 1, "launch_pdl": True, "num_stages": 1}
-    one = Config(NAME, BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, num_warps=_WARPS[columns], **fixed, **options)
-    return _deepest(one, problem, device)
 
 
 def _kinds_at_once(rows: int, columns: int, problem: Problem, device: Device) -> Iterator[Mapping[str, Value]]:
@@ -175,15 +157,10 @@ def _kinds_at_once(rows: int, columns: int, problem: Problem, device: Device) ->
     yield {}
     if any_width_space.in_halves(as_computed(tile(rows, columns, problem, device))):
         return
-    if -(-across // _CLUSTER) * down <= cluster_sizes.clusters_at_once(_CLUSTER, device.sm_count):
-        yield {refinements.NUM_CTAS: _CLUSTER}
+    if -(-across // CLUSTER) * down <= cluster_sizes.clusters_at_once(CLUSTER, device.sm_count):
+        yield {refinements.NUM_CTAS: CLUSTER}
     if down % 2 == 0:
-        yield _PAIR
-
-
-def tile_us(config: Config, problem: Problem, device: Device) -> float:
-    """How long a config takes that is none for many rows, microseconds."""
-    return _CAUTION * modelled_us(as_computed(config), exchanged(problem), device, CONSTANTS)
+        yield PAIR
 
 
 def for_many_rows(config: Config) -> bool:
@@ -210,76 +187,12 @@ def _best_tiles(problem: Problem, device: Device) -> tuple[tuple[int, int], ...]
     for columns, (least, most) in _ROWS_OF_MANY.items():
         for rows in range(least, most + 1, 8):
             size, sums = rows * columns, any_width_space.busiest(rows, columns, problem, device)
-            if size >= min(_SMALL, sums / _WAVES) and not (wide and _WARPS[columns] > 8):
+            if size >= min(_SMALL, sums / _WAVES) and not (wide and WARPS[columns] > 8):
                 found.append((sums, -size, rows, columns))
     first, *near = sorted(found)[:_BEST]
     others = any_width_space.least_sums(problem, device)
-    best = [first, *(tile for tile in near if tile[0] < others and tile[0] <= _NEAR * first[0])]
+    best = [first, *(each for each in near if each[0] < others and each[0] <= _NEAR * first[0])]
     return tuple((rows, columns) for _, _, rows, columns in best)
-
-
-@functools.lru_cache(maxsize=4096)
-def as_computed(config: Config) -> Config:
-    """The config of `any_width` that computes the transposed output, whose cluster shares the other operand's loads."""
-    computed = {**dict(config.pairs), "BLOCK_SIZE_M": config["BLOCK_SIZE_N"], "BLOCK_SIZE_N": config["BLOCK_SIZE_M"]}
-    if refinements.NUM_CTAS in config:
-        computed[refinements.SHARE_B] = not config.get(refinements.SHARE_B, False)
-    return Config(config.kernel, **computed)
-
-
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """An upper bound on a block's shared memory, as of `any_width`."""
-    return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
-
-
-@rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
-def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
-    if _WARPS.get(columns) != warps:
-        return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
-    if reason := _no_cluster(config, device):
-        return reason
-    if any_width_space.in_halves(as_computed(config)) and rows % _STEP:
-        return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {_STEP}"
-    return any_width_space.no_step(rows, "rows", config, 8)
-
-
-def _no_cluster(config: Config, device: Device) -> str | None:
-    kind = {name: config[name] for name in _OPTIONS if name in config}
-    if not kind:
-        return None
-    ctas = config.integer(refinements.NUM_CTAS)
-    if kind not in ({refinements.NUM_CTAS: _CLUSTER}, _PAIR):
-        along = "M" if refinements.SHARE_B in kind else "N"
-        return (
-            f"clusters of {ctas} along {along}: only {_CLUSTER} along N, or {_PAIR[refinements.NUM_CTAS]} along M, pay"
-        )
-    few = f"clusters of {ctas}: {device.sm_count} multiprocessors may have none of so many in one GPC"
-    return None if cluster_sizes.room(ctas, device) else few
-
-
-@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
-def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
-
-
-@rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
-def _stored(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.without_buffers(as_computed(config), exchanged(problem), device)
-
-
-@rule("wide output", "compiled for sm_90, as for any_width", fatal=True)
-def _wide_output(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.too_wide_output(as_computed(config), exchanged(problem), device)
-
-
-@rule("registers", "compiled for sm_90", fatal=True, reads=(*_SIDES, "num_warps"))
-def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    return any_width_space.too_many_sums(config, _MOST_SUMS)
-
-
-_ABLE = (_shape, _ring_first, _stored, _wide_output, _sums)
-"""What a config has to pass to compute what it should."""
 
 
 @rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))
@@ -293,15 +206,15 @@ def _height(config: Config, problem: Problem, device: Device) -> str | None:
     return f"{config['BLOCK_SIZE_M']} rows: {tried} are tried" if config["BLOCK_SIZE_M"] not in heights else None
 
 
-@rule("waves", "measured on an H200: docs/decisions.md, 146", reads=_SIDES)
+@rule("waves", "measured on an H200: docs/decisions.md, 146", reads=SIDES)
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     """Of tiles for many rows, keep those that leave every multiprocessor less to compute than others; or the best."""
-    rows, columns = (config.integer(name) for name in _SIDES)
+    rows, columns = (config.integer(name) for name in SIDES)
     if problem.m <= FEW_ROWS or (rows, columns) in (best := _best_tiles(problem, device)):
         return None
-    if any(_alike(one, config, _SIDES) for one in tiles_at_once(problem, device)):
+    if any(_alike(one, config, SIDES) for one in tiles_at_once(problem, device)):
         return None
-    tried = " or ".join("x".join(map(str, tile)) for tile in best)
+    tried = " or ".join("x".join(map(str, each)) for each in best)
     return f"a tile of {rows}x{columns}: {tried} leaves the busiest multiprocessor less to compute"
 
 
@@ -313,7 +226,7 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
     72x4096x14336, clusters took 1.36 times as long as single blocks.
     """
     ctas = config.integer(refinements.NUM_CTAS, 1)
-    if ctas == 1 or any(_alike(one, config, (*_SIDES, *_OPTIONS)) for one in tiles_at_once(problem, device)):
+    if ctas == 1 or any(_alike(one, config, (*SIDES, *OPTIONS)) for one in tiles_at_once(problem, device)):
         return None
     if any_width_space.in_halves(as_computed(config)):
         return f"{config['BLOCK_SIZE_M']}x{config['BLOCK_SIZE_N']} in clusters, which lost: docs/decisions.md, 143"
@@ -328,9 +241,9 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
 
 
 RULES = (
-    tile_rules.parameters(_axes, _OPTIONS),
+    tile_rules.parameters(_axes, OPTIONS),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
-    *_ABLE,
+    *ABLE,
     _height,
     _waves,
     _clusters,

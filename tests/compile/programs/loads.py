@@ -14,7 +14,7 @@ from triton import knobs
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_space
+from tuner.kernels.gemm.hopper import any_height_tile
 from tuner.sweep import cross_target
 
 PLAIN = Problem(1024, 4096, 4096, dtype="bf16", layout="nt")
@@ -37,7 +37,7 @@ def main() -> None:
         config = registry.find("matmul", name).space(problem, device).configs()[0]
         found.append(counted(problem, config.replace(**options)))
     for kind in ({}, {"num_ctas": 4}, {"num_ctas": 2, "SHARE_B": True}):
-        found.append(counted(TILE, any_height_space.tile(104, 128, TILE, device, **kind)))
+        found.append(counted(TILE, any_height_tile.tile(104, 128, TILE, device, **kind)))
     sys.stdout.write(json.dumps(found))
 
 
