@@ -44,7 +44,7 @@ OTHERS = {"warp_specialized": 2, "any_width": 2, "swap_ab": 2, "cluster_k": 1, "
 OTHERS |= {"any_height": 3, "any_height_ping_pong": 1}
 AT_ONCE = {1: 132, 2: 66, 4: 31}
 """Clusters of an H200, or one more."""
-BUSY = 0.6
+LEAST_BUSY = 0.6
 """Share of the multiprocessors that tiles keep busy at least."""
 Result = dict[str, Any]
 
@@ -111,11 +111,11 @@ def clusters(problem: Problem, device: Device, free: int | None) -> Iterator[Con
         rows = -(-problem.m // (8 * count)) * 8
         if not 40 <= rows <= MOST_ROWS[columns] or -(-problem.m // rows) != count:
             continue
-        one = any_height_tile.tile(rows, columns, problem, device)
-        if BUSY * device.sm_count <= tiles(one, problem) <= device.sm_count and one.integer("num_stages") > 2:
-            least[rows, columns] = any_height_tile.tile_us(one, problem, device)
+        one = any_height_tile.tile_config(rows, columns, problem, device)
+        if LEAST_BUSY * device.sm_count <= tiles(one, problem) <= device.sm_count and one.integer("num_stages") > 2:
+            least[rows, columns] = any_height_tile.own_estimate_us(one, problem, device)
     likeliest = sorted(least, key=lambda sides: least[sides])
-    every = (any_height_tile.tile(*sides, problem, device, **kind) for sides in likeliest for kind in KINDS)
+    every = (any_height_tile.tile_config(*sides, problem, device, **kind) for sides in likeliest for kind in KINDS)
     yield from itertools.islice((one for one in every if fits(one, problem)), len(KINDS) * free)
 
 

@@ -114,7 +114,7 @@ def test_two_tiles_of_rows_whose_narrow_tiles_fill_one_wave_get_pairs_of_these_a
     configs = SPEC.space(bf16(*shape), H200).configs()
     narrow = [one for one in configs if one["BLOCK_SIZE_N"] == 80]
     assert {one.get("SHARE_B") for one in narrow} == {None, True}
-    assert config["SHARE_B"], "in all 26 problems of cluster-tiles pairs took no longer"
+    assert config["SHARE_B"], "in the 24 problems of cluster-tiles pairs took 0.91 to 1.01 of its time"
 
 
 @pytest.mark.parametrize("shape", [(144, 5120, 8192), (257, 5120, 8192), (256, 5376, 8192), (256, 4096, 14336)])

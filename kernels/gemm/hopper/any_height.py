@@ -15,7 +15,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.hopper.any_height_space import for_many_rows, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, shared_bytes, tile_us
+from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, own_estimate_us, shared_bytes
 from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
@@ -43,7 +43,8 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     computed = {one: Config(ANY_WIDTH, **dict(as_computed(one).pairs)) for one in listed if for_many_rows(one)}
     found = any_width.estimates_us(computed.values(), exchanged(problem), device)
     return {
-        config: found[computed[config]] if config in computed else tile_us(config, problem, device) for config in listed
+        config: found[computed[config]] if config in computed else own_estimate_us(config, problem, device)
+        for config in listed
     }
 
 

@@ -26,9 +26,9 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     WARPS,
     as_computed,
     deepest,
+    own_estimate_us,
     shared_bytes,
-    tile,
-    tile_us,
+    tile_config,
 )
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.kernels.space import refinements, tile_rules
@@ -44,14 +44,14 @@ _HALVED = 128
 _ROWS_OF_MANY = {128: (80, 256), 192: (80, 192), 256: (80, 208)}
 """Rows of tiles for more than `FEW_ROWS` rows of A, from and to, by their columns: of one wgmma, with sums that fit.
 
-From 184x256 on a thread spills up to 256 bytes where `out` has strides that TMA cannot write.
+From 136x256 on a thread spills up to 256 bytes where `out` has strides that TMA cannot write.
 """
 _MOST_ROWS_AT_ONCE = 640
 """Rows of A up to which tiles are tried that all run at once: of more, others were as fast (decision 152)."""
 BUSY = 0.7
 """The share of the multiprocessors that such tiles have to keep busy."""
 _BEST_AT_ONCE = 6
-"""How many of them are tried, by the model: those measured lost 0.03% to the best of all (decision 152)."""
+"""How many of them are tried, by the model: they lost 0.07% to all that were measured, at most 3.8% (decision 152)."""
 _NEAR, _BEST = 1.02, 3
 """Of tiles for more rows than `FEW_ROWS` those are tried that ask up to so many times as much as the best one, and at
 most so many."""
@@ -72,8 +72,9 @@ def supports(problem: Problem, device: Device) -> str | None:
     if problem.m > FEW_ROWS:
         columns = min(_ROWS_OF_MANY)
         return f"N is {problem.n}: a tile has {columns} columns" if problem.n < columns else None
-    few = f"N is {problem.n}: its {-(-problem.n // min(WARPS))} smallest tiles leave most of the device idle"
-    return None if _fills_by_all_rows(problem, device) or tiles_at_once(problem, device) else few
+    if _fills_by_all_rows(problem, device) or tiles_at_once(problem, device):
+        return None
+    return f"N is {problem.n}: its {-(-problem.n // min(WARPS))} smallest tiles leave most of the device idle"
 
 
 def _fills_by_all_rows(problem: Problem, device: Device) -> bool:
@@ -140,23 +141,20 @@ def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
         return ()
     heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
     found = [
-        tile(rows, columns, problem, device, **kind)
+        tile_config(rows, columns, problem, device, **kind)
         for rows in sorted(heights & {*HEIGHTS})
         for columns in WARPS
-        for kind in _kinds_at_once(rows, columns, problem, device)
+        for kind in _kinds_at_once(-(-problem.m // rows), -(-problem.n // columns), device)
     ]
-    able = (one for one in found if not any(rule.rejects(one, problem, device) for rule in ABLE))
-    return tuple(sorted(able, key=lambda one: tile_us(one, problem, device))[:_BEST_AT_ONCE])
+    able = (one for one in found if not any(rule.rejects(one, problem, device) for rule in (*ABLE, _halves)))
+    return tuple(sorted(able, key=lambda one: own_estimate_us(one, problem, device))[:_BEST_AT_ONCE])
 
 
-def _kinds_at_once(rows: int, columns: int, problem: Problem, device: Device) -> Iterator[Mapping[str, Value]]:
-    """Yield how tiles of these sides all run at once: alone, sharing A's loads, or B's."""
-    down, across = -(-problem.m // rows), -(-problem.n // columns)
+def _kinds_at_once(down: int, across: int, device: Device) -> Iterator[Mapping[str, Value]]:
+    """Yield how so many tiles along M and N all run at once: alone, sharing A's loads, or B's."""
     if not BUSY * device.sm_count <= down * across <= device.sm_count:
         return
     yield {}
-    if any_width_space.in_halves(as_computed(tile(rows, columns, problem, device))):
-        return
     if -(-across // CLUSTER) * down <= cluster_sizes.clusters_at_once(CLUSTER, device.sm_count):
         yield {refinements.NUM_CTAS: CLUSTER}
     if down % 2 == 0:
@@ -218,6 +216,13 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     return f"a tile of {rows}x{columns}: {tried} leaves the busiest multiprocessor less to compute"
 
 
+@rule("halves", "measured on an H200: docs/decisions.md, 143")
+def _halves(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if refinements.NUM_CTAS not in config or not any_width_space.in_halves(as_computed(config)):
+        return None
+    return f"{config['BLOCK_SIZE_M']}x{config['BLOCK_SIZE_N']} in clusters, which lost"
+
+
 @rule("clusters", "measured on an H200: docs/lessons.md, Tiles of any height")
 def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep clusters to tiles that have all of A's rows, fill half the device, and need no wave more in clusters.
@@ -228,8 +233,6 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
     ctas = config.integer(refinements.NUM_CTAS, 1)
     if ctas == 1 or any(_alike(one, config, (*SIDES, *OPTIONS)) for one in tiles_at_once(problem, device)):
         return None
-    if any_width_space.in_halves(as_computed(config)):
-        return f"{config['BLOCK_SIZE_M']}x{config['BLOCK_SIZE_N']} in clusters, which lost: docs/decisions.md, 143"
     if config.integer("BLOCK_SIZE_M") < problem.m or refinements.SHARE_B in config:
         return f"{config['BLOCK_SIZE_M']} rows of {problem.m}: only where all tiles run at once they share loads"
     count, at_once = tiles(config, problem), ctas * cluster_sizes.clusters_at_once(ctas, device.sm_count)
@@ -246,5 +249,6 @@ RULES = (
     *ABLE,
     _height,
     _waves,
+    _halves,
     _clusters,
 )

@@ -55,7 +55,7 @@ sm_90), and a loader needs but 24."""
 
 
 _PAIRED = 0.95
-"""What a narrow tile's pairs take over what it takes alone: 0.91 to 0.97 in the seven of 26 problems where it was the
+"""What a narrow tile's pairs take over what it takes alone: 0.91 to 0.97 in the four of 24 problems of which it is the
 default (benchmarks/results/cluster-tiles-*.json). The forest's trials are of before decision 151, when pairs took
 longer."""
 

@@ -87,7 +87,8 @@ def free_barriers(STAGES: gl.constexpr, WARPGROUPS: gl.constexpr, CTAS: gl.const
     """Make a barrier for each stage in shared memory, and return the first one's address.
 
     A block's barriers count its own warpgroups, those of the cluster's first block the warpgroups of all blocks. 1,024
-    bytes are reserved so that the stages behind them keep the alignment that TMA's swizzle needs.
+    bytes are reserved so that the stages behind them keep the alignment that TMA's swizzle needs. Here no loop reads
+    %tid (see `release`).
     """
     address = gl.inline_asm_elementwise(
         "{ .shared .align 1024 .b8 free_stages[1024]; mov.u32 $0, free_stages; }",

@@ -18,8 +18,9 @@ _FEW_ROWS = 128
 _WHOLE = 7 / 8
 """The fraction of the multiprocessors that clusters of more than two can fill at once, because the multiprocessors of a
 GPC are no multiple of the cluster's size."""
-_FOUR, _WHOLE_FOURS = 4, 10 / 11
-"""The same of clusters of four: an H200 of 132 multiprocessors holds 30 (cuOccupancyMaxActiveClusters), not 32."""
+_FOUR = 4
+_FOURS, _OF = 30, 33
+"""Of clusters of four an H200 of 132 multiprocessors holds 30 (cuOccupancyMaxActiveClusters), not 33."""
 _GPCS = 8
 """The most GPCs of a Hopper GPU (H100 white paper). A cluster lies within one GPC."""
 
@@ -31,7 +32,10 @@ def untried() -> str | None:
 
 
 def room(ctas: int, device: Device) -> int:
-    """How many blocks in clusters of `ctas` can run at once, one per multiprocessor; 0 if not even one cluster can."""
+    """How many blocks in clusters of `ctas` are let run at once, one per multiprocessor; 0 if not even one cluster can.
+
+    Of fours there is more room (`clusters_at_once`); `cluster_k` and `warp_specialized` were not played with more.
+    """
     if device.sm_count <= _GPCS * (ctas - 1):
         return 0
     return device.sm_count if ctas <= 2 else int(_WHOLE * device.sm_count)
@@ -39,8 +43,9 @@ def room(ctas: int, device: Device) -> int:
 
 def clusters_at_once(ctas: int, multiprocessors: int) -> int:
     """How many clusters of `ctas` blocks run at once where any does, one block a multiprocessor; 1 at least."""
-    share = {1: 1.0, 2: 1.0, _FOUR: _WHOLE_FOURS}.get(ctas, _WHOLE)
-    return max(1, int(share * multiprocessors) // ctas)
+    if ctas == _FOUR:
+        return max(1, multiprocessors // ctas * _FOURS // _OF)
+    return max(1, (multiprocessors if ctas <= 2 else int(_WHOLE * multiprocessors)) // ctas)
 
 
 def waiting(ctas: int, tiles: int, device: Device) -> str | None:

@@ -37,7 +37,7 @@ def main() -> None:
         config = registry.find("matmul", name).space(problem, device).configs()[0]
         found.append(counted(problem, config.replace(**options)))
     for kind in ({}, {"num_ctas": 4}, {"num_ctas": 2, "SHARE_B": True}):
-        found.append(counted(TILE, any_height_tile.tile(104, 128, TILE, device, **kind)))
+        found.append(counted(TILE, any_height_tile.tile_config(104, 128, TILE, device, **kind)))
     sys.stdout.write(json.dumps(found))
 
 
