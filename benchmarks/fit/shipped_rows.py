@@ -1,13 +1,14 @@
 """Play rows of a table that ships beside what a kernel estimates best since then, and put the faster configs in.
 
-    python benchmarks/fit/shipped_rows.py --kernel any_height --rows 97-640 --out RESULT.json
+    python benchmarks/fit/shipped_rows.py --kernel any_height --rows 97-256 --out RESULT.json
     python benchmarks/fit/shipped_rows.py --put RESULT.json
 
 For a kernel whose space got configs that the table's runs never tried, or that became faster. The first command needs
 the table's GPU: each row with so many rows of A that the kernel serves plays, in paired rounds, beside the kernel's
 best other configs, by its estimates, and torch's library. The second puts in those that took less than `FASTER` of the
-row's time, with their figures, unless the row serves a range whose last M would take a tile more along M; `vs_default`
-stays what the row's run measured.
+row's time, with their figures, unless the row serves a range whose last M would take a tile more along M. `vs_default`
+is what the row's run measured, over what this play did; configs as fast as the new one were not looked for, so it ties
+with itself alone. No database has these winners: put them in again after benchmarks/fit/shipped.py.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--table", type=Path, default=TABLES / "matmul--nvidia-h200-sm90-132.json")
     parser.add_argument("--kernel", default="any_height", help="whose configs play")
-    parser.add_argument("--rows", default="97-640", metavar="FIRST-LAST", help="rows of A of the rows that play")
+    parser.add_argument("--rows", default="97-256", metavar="FIRST-LAST", help="rows of A of the rows that play")
     parser.add_argument("--best", type=int, default=4, help="configs that play beside a row's")
     parser.add_argument("--out", help="the plays, as JSON")
     parser.add_argument("--put", type=Path, metavar="RESULT", help="write the table anew with what these plays found")
@@ -47,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     table = tables_of.load(args.table)
     if args.put:
-        put(table, json.loads(args.put.read_text())["found"], args.table.parent)
+        put(table, json.loads(args.put.read_text()), args.table.parent)
         return
     spec = registry.find(table.op, args.kernel)
     first, last = map(int, args.rows.split("-"))
@@ -98,8 +99,8 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def put(table: tables_of.Table, found: list[dict[str, Any]], folder: Path) -> None:
-    faster = {each["problem"]: each for each in found if each["over_row"] < FASTER}
+def put(table: tables_of.Table, result: dict[str, Any], folder: Path) -> None:
+    faster = {each["problem"]: each for each in result["found"] if each["over_row"] < FASTER}
     last_m = {family.problem.with_m(each.row_m): each.last_m for family in table.families for each in family.ranges}
 
     def renewed(row: Row) -> Row:
@@ -112,11 +113,13 @@ def put(table: tables_of.Table, found: list[dict[str, Any]], folder: Path) -> No
             return row
         version = registry.find(table.op, config.kernel).version
         figures = {"median_us": each["median_us"], "vs_vendor": each["vs_vendor"], "ties": 1}
-        return dataclasses.replace(row, config=config, kernel_version=version, **figures)
+        vs_default = row.vs_default and row.vs_default / each["over_row"]
+        return dataclasses.replace(row, config=config, kernel_version=version, vs_default=vs_default, **figures)
 
     rows = tuple(renewed(row) for row in table.rows)
     print(sum(one is not other for one, other in zip(rows, table.rows, strict=True)), "rows of", len(rows))
-    print(dataclasses.replace(table, rows=rows).write(folder))
+    date = max(table.date, f"{result['date']}T00:00:00Z")  # of two tables the newer one's rows stay
+    print(dataclasses.replace(table, rows=rows, date=date).write(folder))
 
 
 if __name__ == "__main__":

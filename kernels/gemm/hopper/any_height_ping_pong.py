@@ -13,8 +13,8 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm import sums
 from tuner.kernels.gemm.hopper import any_width, tile
-from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, shared_bytes, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
+from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, space, supports
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed, shared_bytes
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
 from tuner.problem import Problem

@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored
 from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, modelled_us
 from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
 from tuner.kernels.gemm.tma import space as tma_space
@@ -103,11 +103,6 @@ def best_heights(problem: Problem, device: Device) -> tuple[int, ...]:
     return tuple(sorted(HEIGHTS, key=lambda rows: (tile_us(rows, problem, device), -rows))[:_BEST])
 
 
-def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
-    """An upper bound on a block's shared memory, as of `any_width`."""
-    return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
-
-
 @rule("shape", "kernels/gemm/hopper/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if (config["BLOCK_SIZE_N"], config["num_warps"]) != (COLUMNS, _WARPS):
@@ -117,16 +112,6 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != resources.ROW_BYTES:
         return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {resources.ROW_BYTES} bytes"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
-
-
-@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
-def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
-
-
-@rule("stored", "kernels/gemm/hopper/any_width.py: three warpgroups alone store from registers", fatal=True)
-def _stored(config: Config, problem: Problem, device: Device) -> str | None:
-    return any_width_space.without_buffers(as_computed(config), exchanged(problem), device)
 
 
 @rule("height", "measured on an H200: docs/decisions.md, 148", reads=("BLOCK_SIZE_M",))
@@ -140,7 +125,7 @@ RULES = (
     tile_rules.parameters(lambda problem, _: _axes(problem)),
     tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
     _shape,
-    _ring_first,
-    _stored,
+    ring_first,
+    stored,
     _height,
 )

@@ -98,12 +98,12 @@ def _no_cluster(config: Config, device: Device) -> str | None:
 
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
-def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
+def ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
 
 
 @rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
-def _stored(config: Config, problem: Problem, device: Device) -> str | None:
+def stored(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.without_buffers(as_computed(config), exchanged(problem), device)
 
 
@@ -117,5 +117,5 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return any_width_space.too_many_sums(config, _MOST_SUMS)
 
 
-ABLE = (_shape, _ring_first, _stored, _wide_output, _sums)
+ABLE = (_shape, ring_first, stored, _wide_output, _sums)
 """What a config has to pass to compute what it should."""

@@ -52,8 +52,6 @@ _BOXES = (256, 128, 64, 32, 16, 8)
 _WIDE_SUMS, _WIDE = 192, Registers(168, 24, 240)
 """Registers where threads of two multiplying warpgroups hold more sums than that: with 232 they spill (compiled for
 sm_90), and a loader needs but 24."""
-
-
 _PAIRED = 0.95
 """What a narrow tile's pairs take over what it takes alone: 0.91 to 0.97 in the four of 24 problems of which it is the
 default (benchmarks/results/cluster-tiles-*.json). The forest's trials are of before decision 151, when pairs took
