@@ -1,13 +1,15 @@
 """A model's steps by torch and by `tuner.models.accelerate`: time, numbers, share of products, first step.
 
     python benchmarks/claims/model_play.py --out RESULT.json --folder DIR [--model llama-8b] [--layers 6]
-        [--parts tune,play,compiled,first,batches] [--rehearse]
+        [--parts tune,import,play,compiled,first,batches] [--rehearse]
 
 The models have the layer shapes of the models named and random weights; all else is transformers', but for plain causal
 attention (no window, no soft cap). `tune` writes the model's config, then runs `tuner model`, `tuner run` and `tuner
-export --with-kernels` in DIR, as a user would. The other parts are processes of their own that see the exported tables
-alone and an empty compile cache. DIR keeps what they read, so a part can be run again, and RESULT is written anew after
-each part. With --shipped the other parts need no `tune`, and see the tables that come with triton-tuner alone.
+export --with-kernels` in DIR, as a user would. `import`, which is not among the default parts, takes its place: it
+runs `tuner model` and brings that model's part of the tables that come with triton-tuner, with kernels. The other parts
+are processes of their own that see the tables in DIR alone and an empty compile cache, or the one of --cache. DIR keeps
+what they read, so a part can be run again, and RESULT is written anew after each part. With --shipped the other parts
+need no `tune`, and see the tables that come with triton-tuner alone.
 
 A decode step is one token of each of `batch` sequences without a cache, so all that is not attention over the past. A
 prefill is one sequence, of which the last token alone goes through the last layer. Both ways share the weights, and
@@ -60,6 +62,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-moe": ("Qwen3MoeConfig", {**TINY, **TINY_MOE, "vocab_size": 256}),
 }
 PARTS = ("tune", "play", "compiled", "first", "batches")
+OTHER_PARTS = ("import",)
 SAMPLE_S = 0.03
 """How long one sample of a round takes, so that the clock's own steps do not count."""
 MOST_SEQUENCES = 128
@@ -78,33 +81,58 @@ def config_of(options: argparse.Namespace) -> Any:
 
 def tune(options: argparse.Namespace) -> dict[str, Any]:
     """Find, tune and export the model's families; seconds of each command."""
-    folder, seconds, found = options.folder, {}, {}
+    database, here = ["--db", "tuner.db"], ["--device", "interpreter"] if options.rehearse else []
+    limits = ["--trials", "2"] if options.rehearse else ["--time-budget", options.time_budget]
+    found, seconds = told_by(
+        options,
+        run=["run", "--suite", "suite.csv", *database, *here, *limits],
+        export=["export", "tables", *database, *(here or ["--with-kernels"])],
+    )
+    winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
+    measured = sum(each["measured"] for each in found["run"]["problems"])
+    return {
+        "seconds": seconds,
+        "run": {"problems": len(found["run"]["problems"]), "measured": measured, **where_time_went(found["run"])},
+        "suite": (options.folder / "suite.csv").read_text().splitlines(),
+        "untried": len(found["run"]["untried"]),
+        "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},
+    }
+
+
+def bring(options: argparse.Namespace) -> dict[str, Any]:
+    """Find the model's families, and bring theirs of the tables that come with triton-tuner; seconds of each."""
+    from tuner.hardware.device import current
+
+    part = []
+    if not options.rehearse:  # no table has the families of a tiny model
+        part = ["--suite", "suite.csv", "--device", current().slug, "--with-kernels"]
+    found, seconds = told_by(options, brought=["import", "triton-tuner", "--out", "tables", *part])
+    brought = found["brought"]
+    return {
+        "seconds": seconds,
+        "rows": sum(each["rows"] for each in brought["tables"]),
+        "kernels": sum(each["kernels"] for each in brought.get("kernels", ())),
+        "kernels_bytes": sum(each["bytes"] for each in brought.get("kernels", ())),
+    }
+
+
+def told_by(options: argparse.Namespace, **others: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Write the model's config, have `tuner model` find its families, then run others; what each said, and seconds."""
+    folder, found, seconds = options.folder, {}, {}
     config = config_of(options)
     config.dtype = "bfloat16"
     config.save_pretrained(folder)
-    database, here = ["--db", f"{folder}/tuner.db"], ["--device", "interpreter"] if options.rehearse else []
-    limits = ["--trials", "2"] if options.rehearse else ["--time-budget", options.time_budget]
-    commands = {
+    for name, arguments in {
         "model": ["model", "config.json", "--m", options.m, "--out", "suite.csv"],
-        "run": ["run", "--suite", "suite.csv", *database, *here, *limits],
-        "export": ["export", "tables", *database, *(here or ["--with-kernels"])],
-    }
-    for name, arguments in commands.items():
+        **others,
+    }.items():
         begun = time.perf_counter()
         # A problem without a winner is the last thing that should end a play: torch serves it.
         found[name] = tuner(folder, *arguments, accept=(0, 1))
         seconds[name] = round(time.perf_counter() - begun, 2)
         if name == "model":
             without_long_last_layer(folder / "suite.csv", config.vocab_size)
-    winners = [winner for each in found["run"]["problems"] if (winner := each["winner"])]
-    measured = sum(each["measured"] for each in found["run"]["problems"])
-    return {
-        "seconds": seconds,
-        "run": {"problems": len(found["run"]["problems"]), "measured": measured, **where_time_went(found["run"])},
-        "suite": (folder / "suite.csv").read_text().splitlines(),
-        "untried": len(found["run"]["untried"]),
-        "winners": {said(each["problem"]): [each["kernel"], each["median_us"], each["vs_vendor"]] for each in winners},
-    }
+    return found, seconds
 
 
 def said(problem: dict[str, Any]) -> str:
@@ -422,7 +450,7 @@ def child(options: argparse.Namespace, part: str) -> Any:
     with tempfile.TemporaryDirectory() as cache:
         tables = {"TUNER_TABLES": "" if options.shipped else options.folder / "tables", "TUNER_DB": f"{cache}/none.db"}
         mode = {"TRITON_INTERPRET": "1"} if options.rehearse else {}
-        values = environment(TRITON_CACHE_DIR=cache, **tables, **mode)
+        values = environment(TRITON_CACHE_DIR=options.cache or cache, **tables, **mode)
         done = subprocess.run(command, env=values, check=False)
     result = options.folder / f"{part}.json"
     if done.returncode:
@@ -464,6 +492,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--starts", type=int, default=2, help="fresh processes of each kind")
     parser.add_argument("--shipped", action="store_true", help="serve by the tables that come with triton-tuner alone")
+    parser.add_argument("--cache", type=Path, help="Triton's cache, as `tuner warm` fills it; by default an empty one")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -480,11 +509,12 @@ def main() -> None:
         return
     body = json.loads(options.out.read_text()) if options.out.exists() else {}
     body = {"model": options.model, "layers": options.layers, "backend": options.backend} | {
-        part: body[part] for part in PARTS if part in body
+        part: body[part] for part in (*PARTS, *OTHER_PARTS) if part in body
     }
     for part in options.parts.split(","):
         begun = time.perf_counter()
-        found = {"tune": tune, "first": first}[part](options) if part in ("tune", "first") else child(options, part)
+        whole = {"tune": tune, "import": bring, "first": first}.get(part)
+        found = child(options, part) if whole is None else whole(options)
         body[part] = {**found, "wall_s": round(time.perf_counter() - begun, 1)}
         record.write(options.out, body)
         print(f"{part}: {body[part]['wall_s']} s", file=sys.stderr)

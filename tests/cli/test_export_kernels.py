@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,25 @@ def test_kernels_are_written_beside_the_table_and_the_package_data_names_them(ex
     names = {f"{digest}.{suffix}" for entry in index["kernels"] for suffix, digest in entry["files"].items()}
     assert {file.name for file in folder.iterdir()} == names | {"index.json"}
     assert written["bytes"] == sum((folder / name).stat().st_size for name in names)
+
+
+def test_kernels_of_a_part_of_the_wheels_tables_are_compiled_together_and_serve(tmp_path):
+    """More rows than one process compiles: children do, and what they made is what ships."""
+    suite = tmp_path / "suite.csv"
+    suite.write_text("m,n,k,dtype,layout,op,eps\n1,128,1,bf16,nn,rms_norm,1e-6\n")
+    slug = "nvidia-h100-80gb-hbm3-sm90-132"
+    arguments = ["triton-tuner", "--suite", suite, "--device", slug, "--with-kernels", "--out", tmp_path / "out"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    kept |= {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "tuner", "import", *map(str, arguments), "--json"]
+    done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    ((table,), (kernels,)) = told["tables"], told["kernels"]
+    assert (Path(table["path"]).name, table["rows"] > 16) == (f"rms_norm--{slug}.json", True)
+    index = json.loads((Path(kernels["path"]) / "index.json").read_text())
+    assert (kernels["failed"], kernels["kernels"]) == ([], len(index["kernels"]))
+    assert all(launches for listed in index["ranges"].values() for *_, launches in listed)
 
 
 def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, capsys):

@@ -88,6 +88,62 @@ def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp
     assert "0 rows new" in said
 
 
+@pytest.fixture
+def two_families(tmp_path, make_row, make_table, make_family):
+    """A folder of a table with two families, and a suite that names one of them by another M."""
+    (tmp_path / "tables").mkdir()
+    rows = [make_row(m, n) for n in (512, 1024) for m in (16, 64)]
+    tuned = tuple(make_family(16, 64, problem=Problem(1, n, 256)) for n in (512, 1024))
+    make_table(*rows, families=tuned).write(tmp_path / "tables")
+    make_table(make_row(16, 1024), device=B200).write(tmp_path / "tables")
+    (tmp_path / "suite.csv").write_text("m,n,k,dtype,layout\n1-8,1024,256,float16,nn\n")
+    return tmp_path / "tables", tmp_path / "suite.csv"
+
+
+def test_a_suite_and_a_device_name_the_part_that_is_brought(run, two_families, tmp_path):
+    folder, suite = two_families
+    out = tmp_path / "out"
+    code, said, err = run("import", folder, "--suite", suite, "--device", H200.slug, "--out", out)
+    assert (code, err) == (0, "")
+    assert [path.name for path in out.iterdir()] == [f"matmul--{H200.slug}.json"]
+    assert ": 2 rows, 1 family, 2 rows new" in said
+    found = tables.load(out / f"matmul--{H200.slug}.json")
+    assert {(row.problem.m, row.problem.n) for row in found.rows} == {(16, 1024), (64, 1024)}
+    assert [each.problem.n for each in found.families] == [1024]
+    code, said, _ = run("import", folder, "--suite", suite, "--out", out)  # what is there stays, and B200's comes
+    assert {path.name for path in out.iterdir()} == {f"matmul--{each.slug}.json" for each in (H200, B200)}
+    assert code == 0
+    assert ": 2 rows, 1 family, 0 rows new" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ("--device", "nvidia-h300-sm90-132"),
+            "no table of nvidia-h300-sm90-132 there: expected one of nvidia-b200-",
+        ),
+        (("--device", B200.slug, "--suite", "decode"), f"no row of {B200.slug} is of a family of the suite"),
+        (("--suite", "decoder"), "unknown suite 'decoder': known are"),
+        (("--suite", "none.csv"), "cannot read the suite none.csv: No such file"),
+    ],
+)
+def test_a_part_that_is_not_there_is_one_line_and_nothing_is_written(run, two_families, tmp_path, arguments, expected):
+    code, said, err = run("import", two_families[0], *arguments, "--out", tmp_path / "out")
+    assert (code in (1, 2), said, err.count("\n")) == (True, "", 1)
+    assert err.startswith(f"tuner: {expected}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [("--suite", "decode"), ("--device", "x"), ("--with-kernels",)])
+def test_parts_and_kernels_are_of_tables_alone(run, tmp_path, option):
+    name = "N=512,K=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+    (tmp_path / name).write_text("{}")
+    code, _, err = run("import", tmp_path / name, *option, "--out", tmp_path / "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--suite, --device and --with-kernels are for tables of triton-tuner" in err
+
+
 def test_rows_of_the_folder_that_cannot_be_read_here_are_not_lost(run, folders, tmp_path):
     older, newer = folders
     path = older / f"matmul--{H200.slug}.json"

@@ -204,7 +204,7 @@ def test_however_families_overlap_each_m_of_each_batch_of_any_is_served_once():
         for _ in range(chance.randint(1, 4)):
             last = chance.randint(1, 12)
             layers.append(family((chance.randint(1, last), last), *sorted(chance.sample(range(1, 20), 2))))
-        tuned = families.by_key(layers)[batches.split(bmm(1, 1))[0]]
+        tuned = families.ByKey(layers)[batches.split(bmm(1, 1))[0]]
         cut = table_of(*families.disjoint(layers))
         assert table.loads(cut.dumps(), "cut").faults == ()
         for m, batch in ((m, batch) for m in range(1, 21) for batch in range(1, 14)):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import files
-from tuner.cli import kernel_options, options, output
+from tuner.cli import kernel_files, kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.hardware.device import INTERPRETER
-from tuner.kernel import registry
 from tuner.location import database_location, sqlite_path
 from tuner.moe.layer import OP as EXPERTS
 
@@ -77,7 +76,7 @@ def export(
     if kernels and not with_kernels:
         raise UsageError("--kernel names a kernel to compile: add --with-kernels")
     if with_kernels:
-        _check_compiles()
+        kernel_files.check_compiles()
     if captured and not with_kernels:
         raise UsageError("--captured names what to compile: add --with-kernels")
     for name in kernels:
@@ -233,35 +232,18 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
     _say_left_out(selection)
 
 
-def _check_compiles() -> None:
-    from triton import knobs
-
-    if knobs.runtime.interpret:
-        raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
-
-
 def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary]) -> list[Written]:
     from tuner.adopt import compiled_files
-    from tuner.sweep import cross_target
-    from tuner.tables import binaries
 
-    written: list[Written] = []
+    written = kernel_files.write(selection.tables, folder)
     covered: dict[str, set[str]] = {}
-    for table in selection.tables:
-        if table.device.is_interpreter:
-            click.echo(f"{table.op} on {table.device.slug} ships without kernels: nothing is compiled there", err=True)
-            continue
-        if not registry.of(table.op):
-            click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
-            continue
-        cross_target.activate(table.device.arch)
-        written.append(binaries.write(table, folder))
-        covered.setdefault(table.device.slug, set()).update(written[-1].keys)
+    for table, one in written:
+        covered.setdefault(table.device.slug, set()).update(one.keys)
     ops = {table.op for table in selection.tables}
     if taken := {each.library for each in compiled} & ops:
         click.echo(f"left out: binaries of {' and '.join(sorted(taken))}: an op has this name", err=True)
     shipped = [each for each in compiled if each.library not in taken]
-    return written + compiled_files.export(shipped, folder, covered)
+    return [one for _, one in written] + compiled_files.export(shipped, folder, covered)
 
 
 def _report_tables(
@@ -281,18 +263,13 @@ def _report_tables(
     if as_json:
         document = {"written": written, "left_out": _left_out(selection)}
         if kernels is not None:
-            document["kernels"] = [
-                {"path": one.path, "kernels": one.kernels, "bytes": one.nbytes, "failed": one.failed} for one in kernels
-            ]
+            document["kernels"] = kernel_files.as_json(kernels)
         output.print_json(document | ({} if lines is None else {"pyproject": lines}))
         return
     for entry in written:
         ranges = f", {quantity(entry['families'], 'family')}" if entry["families"] else ""
         click.echo(f"{entry['path']}: {quantity(entry['rows'], 'row')}{ranges}, {entry['digest']}")
-    for one in kernels or ():
-        click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
-        for failure in one.failed:
-            click.echo(f"left out of the kernels: {failure}", err=True)
+    kernel_files.report(kernels or ())
     _say_left_out(selection)
     if lines is not None:
         click.echo(f"\nAdd to pyproject.toml:\n\n{lines}")

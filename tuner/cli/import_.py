@@ -1,15 +1,20 @@
-"""`tuner import`: reads others' tuned files as problems to tune and candidates to try."""
+"""`tuner import`: brings tables from elsewhere, or reads others' tuned files as problems and candidates."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import options, output
+from tuner.cli import kernel_files, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
+from tuner.problem import suite as suite_files
+
+if TYPE_CHECKING:
+    from tuner.tables.importing.tables import Wanted
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
@@ -17,12 +22,38 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 @click.command("import")
 @click.argument("files", metavar="FILE|DIR|ARCHIVE|PACKAGE...", nargs=-1, required=True, type=options.Place())
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Write into this folder.")
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    metavar="NAME|FILE.csv",
+    type=options.Place(),
+    help="Of tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
+)
+@click.option("--device", metavar="SLUG", help="Of tables: this device only.")
+@click.option(
+    "--with-kernels",
+    is_flag=True,
+    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
+)
 @options.json_option
-def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
+def import_(
+    *,
+    files: tuple[str, ...],
+    out: Path,
+    suites: tuple[str, ...],
+    device: str | None,
+    with_kernels: bool,
+    as_json: bool,
+) -> None:
     """Bring tables from elsewhere, or read what others tuned.
 
     Tables of triton-tuner, as files, in a folder, in an archive (zip, tar) or in an installed package, are checked by
-    their digests and united with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR).
+    their digests and united with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR). For a
+    container that is to compile nothing, type
+
+    \b
+      tuner import triton-tuner --suite model.csv --device SLUG --with-kernels --out DIR
 
     Of other tools, it reads the block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs. It then
     writes DIR/imported.csv, a suite of their problems for `tuner run --suite`, and DIR/imported.candidates.json, their
@@ -43,8 +74,10 @@ def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
         imported.read(others[0])  # says what is wrong with one that is not there, or a database
         raise UsageError(f"{ours[0]} holds tables of triton-tuner, others are of other tools: import them one by one")
     if ours:
-        _bring(ours, out, as_json=as_json)
+        _bring(ours, out, _wanted(suites, device), with_kernels=with_kernels, as_json=as_json)
         return
+    if suites or device is not None or with_kernels:
+        raise UsageError(f"--suite, --device and --with-kernels are for tables of triton-tuner: {paths[0]} is none")
     read_files = [imported.read(path) for path in paths]
     for one in read_files:
         for reason, rows in one.left_out.items():
@@ -70,15 +103,32 @@ def import_(files: tuple[str, ...], out: Path, as_json: bool) -> None:
         click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
 
 
-def _bring(paths: list[Path], out: Path, *, as_json: bool) -> None:
+def _wanted(suites: tuple[str, ...], device: str | None) -> Wanted:
+    from tuner.tables.importing.tables import Wanted
+
+    if not suites:
+        return Wanted(device)
+    return Wanted.of_problems(device, [problem for name in suites for problem in suite_files.load(name)])
+
+
+def _bring(paths: list[Path], out: Path, wanted: Wanted, *, with_kernels: bool, as_json: bool) -> None:
+    from tuner.lookup import table
     from tuner.tables.importing import tables
 
-    brought = tables.bring(paths, out)
+    if with_kernels:
+        kernel_files.check_compiles()
+    brought = tables.bring(paths, out, wanted)
+    written = kernel_files.write([table.load(one.path) for one in brought], out) if with_kernels else []
+    kernels = [one for _, one in written]
     if as_json:
-        output.print_json({"tables": [output.by_name(one) for one in brought]})
+        document: dict[str, Any] = {"tables": [output.by_name(one) for one in brought]}
+        if with_kernels:
+            document["kernels"] = kernel_files.as_json(kernels)
+        output.print_json(document)
         return
     for one in brought:
         held = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}"
         click.echo(f"{one.path}: {held}, {quantity(one.new, 'row')} new")
         for reason in one.left_out:
             click.echo(reason, err=True)
+    kernel_files.report(kernels)

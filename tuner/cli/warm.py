@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import kernel_options, options, output
+from tuner.cli import kernel_files, kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import DeviceError, TableError, UsageError
 from tuner.hardware.device import INTERPRETER, Device, current
 
 if TYPE_CHECKING:
-    from tuner.kernel.config import Config
     from tuner.lookup.row import Row
     from tuner.lookup.sources import Source
     from tuner.problem import Problem
     from tuner.problem.family import Range
-    from tuner.sweep.compile_pool import CompilePool
 
 
 @click.command()
@@ -57,7 +54,8 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
         raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     begun = time.monotonic()
     with CompilePool(device, workers=jobs) as pool:
-        failed = _compile(pool, list(served(rows, device, ranges)))
+        unmade = kernel_files.compile_all(pool, list(served(rows, device, ranges)))
+    failed = {f"{problem}: {config}": message for (problem, config), message in unmade.items()}
     summary = {
         "device": device.slug,
         "rows": len(rows),
@@ -112,21 +110,6 @@ def _reasons(left_out: Counter[str]) -> str:
         return next(iter(left_out))
     shown = [f"{reason} ({quantity(count, 'row')})" for reason, count in left_out.most_common(2)]
     return "; ".join([*shown, *(["and others"] if len(left_out) > 2 else [])])
-
-
-def _compile(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[str, str]:
-    """Have everything compiled, with a bar on a terminal; returns what did not compile, and why."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(stderr=True)
-    # Elsewhere it would leave an empty line. FORCE_COLOR in a log wants no bar there.
-    silent = sys.stderr is None or not sys.stderr.isatty()
-    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        bar = progress.add_task("", total=len(asked))
-        failed = pool.compile_all(asked, lambda left: progress.update(bar, completed=len(asked) - left))
-    return {f"{problem}: {config}": message for (problem, config), message in failed.items()}
 
 
 def _report(summary: dict[str, Any], *, as_json: bool) -> None:

@@ -18,21 +18,23 @@ _verdicts: dict[Hashable, list[tuple[int, int, bool]]] = {}
 """By family and device the ranges of M that were asked about, ascending, and whether their winners beat the library."""
 _MOST = 1024
 on_change(_verdicts.clear)
-_of_rows: dict[str, set[Hashable]] = {}
-"""By device the families of which some source has a row."""
+_of_rows: dict[tuple[str, int], set[Hashable]] = {}
+"""By device and the place of a source the families of which it has a row."""
 on_change(_of_rows.clear)
 
 
 def is_tuned(problem: Problem, device: Device) -> bool:
     """Whether any source has a row or a range for a problem's family on this very device."""
     key, _ = split(problem)
-    if any(key in winners.families for winners in resolver().sources.own(device.slug)):
-        return True
-    if device.slug not in _of_rows:
-        # Gone through once: a large table makes a problem for each of its rows.
-        every = (winners.rows for winners in resolver().sources.own(device.slug))
-        _of_rows[device.slug] = {row.family for rows in every for row in rows}
-    return problem.family in _of_rows[device.slug]
+    for place, winners in enumerate(resolver().sources.own(device.slug)):
+        if key in winners.families:
+            return True
+        if (device.slug, place) not in _of_rows:
+            # Gone through once: a large table makes a problem for each of its rows.
+            _of_rows[device.slug, place] = {row.family for row in winners.rows}
+        if problem.family in _of_rows[device.slug, place]:
+            return True
+    return False
 
 
 def beats_vendor(problem: Problem, device: Device) -> bool:

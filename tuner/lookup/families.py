@@ -88,9 +88,29 @@ class TunedBatches:
         return self._last_batches[place - 1] + 1 if place else 1
 
 
-def by_key(families: Iterable[Family]) -> Mapping[Key, TunedBatches]:
-    """Arrange a source's families for lookups, the preferred first where two hold one M of one batch."""
-    return {key: TunedBatches(each) for key, each in _grouped(families).items()}
+class ByKey(Mapping[Key, TunedBatches]):
+    """A source's families for lookups; those of a key are arranged when it is asked for, as a process asks for few."""
+
+    __slots__ = ("_families", "_made")
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        """Take families, the preferred first where two hold one M of one batch."""
+        self._families = _grouped(families)
+        self._made: dict[Key, TunedBatches] = {}
+
+    def __getitem__(self, key: Key) -> TunedBatches:
+        if (known := self._made.get(key)) is None:
+            known = self._made[key] = TunedBatches(self._families[key])
+        return known
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._families
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._families)
+
+    def __len__(self) -> int:
+        return len(self._families)
 
 
 def _grouped(families: Iterable[Family]) -> Mapping[Key, list[Family]]:

@@ -46,7 +46,7 @@ def of_tables(name: str, slug: str, paths: Iterable[Traversable], read: Read = l
     count = sum(each.count for each in mine)
     note = f"nothing for {slug}: it is for {', '.join(others)}" if others and not count else counted(count, slug)
     rows = merged([each.rows for each in mine])
-    known = families.by_key(family for each in mine for family in each.families)
+    known = families.ByKey(family for each in mine for family in each.families)
     return DeviceWinners(name, rows, "; ".join([note, *trouble]), known)
 
 
@@ -88,7 +88,7 @@ def slug_in(path: Traversable) -> str:
 
 def holding(name: str, rows: Iterable[Row], note: str, tuned: Iterable[Family] = ()) -> DeviceWinners:
     """Rows and families, the preferred first, as what a source holds."""
-    return DeviceWinners(name, by_problem(rows), note, families.by_key(tuned))
+    return DeviceWinners(name, by_problem(rows), note, families.ByKey(tuned))
 
 
 def unusable(name: str, error: TableError) -> DeviceWinners:

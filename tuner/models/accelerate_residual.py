@@ -239,14 +239,16 @@ def patch_residuals(layer: nn.Module, backend: str, form_of: Callable[[nn.Module
     Returns:
         Whether any block does.
     """
-    adding = {id(each) for each in linear_layers(layer) if _may_add(each, is_auto=backend == "auto")}
-    form = form_of(layer) if adding and not class_obstacle(layer) else None
+    is_auto = backend == "auto"
+    # One that may is enough for a trial, which says which may matter: what no table has is looked for in all of them.
+    is_tried = not class_obstacle(layer) and any(_may_add(each, is_auto=is_auto) for each in linear_layers(layer))
+    form = form_of(layer) if is_tried else None
     if form is None:
         return False
     residuals: list[Residual | None] = []
     for step in form.steps:
         last = layer._modules[step.block]._modules.get(step.ending.last) if step.ending.last else None
-        residuals.append(Residual() if id(last) in adding else None)
+        residuals.append(Residual() if last is not None and _may_add(last, is_auto=is_auto) else None)
         if last is not None and residuals[-1] is not None:
             patch_class(last, AddingLinear, adding_preference(last.__dict__[CHOICE].options, residuals[-1]))
     if any(residuals):

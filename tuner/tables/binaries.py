@@ -68,33 +68,64 @@ class CompiledEntry:
         return {f"{self.entry['files'][suffix]}.{suffix}": content for suffix, content in self.contents.items()}
 
 
-def write(table: Table, directory: Path) -> Written:
-    """Compile what a table's rows and the defaults beside them launch; write it beside the table.
+def asked(table: Table) -> list[tuple[Problem, Config]]:
+    """What a table's rows and the defaults beside them launch: each class of binaries once.
 
-    It needs no GPU: Triton's active driver says what to compile for. Each row's problem has a default for two
-    alignments: its own, and operands that 16 bytes do not divide. Rows that a lookup refuses are left out.
+    Each row's problem has a default for two alignments: its own, and operands that 16 bytes do not divide. Rows that a
+    lookup refuses launch nothing.
+    """
+    usable = _usable(table)[0]
+    return list(served(usable.rows, usable.device, _ranges(usable)))
+
+
+def write(
+    table: Table,
+    directory: Path,
+    launched: Sequence[tuple[Problem, Config]] | None = None,
+    broken: Mapping[tuple[Problem, Config], str] = MappingProxyType({}),
+) -> Written:
+    """Compile what a table launches, and write it beside the table.
+
+    It needs no GPU: Triton's active driver says what to compile for.
+
+    Args:
+        table: the table.
+        directory: where it lies.
+        launched: what `asked` gave, where it was asked already; Triton's cache may have it.
+        broken: what of it is known not to compile, and why.
 
     Raises:
         TableError: the folder cannot be written, or nothing compiled.
     """
-    reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
-    failed = [f"{row.problem}: {reason}"[:300] for row, reason in reasons.items() if reason is not None]
-    table = replace(table, rows=tuple(row for row, reason in reasons.items() if reason is None))
+    table, failed = _usable(table)
     made: dict[str, CompiledEntry] = {}
-    ranges = [(family.at(each.row_m), each) for family in table.families for each in family.ranges]
-    for problem, config in served(table.rows, table.device, ranges):
+    broken = dict(broken)
+    for problem, config in asked(table) if launched is None else launched:
         try:
-            for kernel in _compiled(problem, config):
-                made.setdefault(kernel.entry["key"], kernel)
+            if (problem, config) not in broken:
+                for kernel in _compiled(problem, config):
+                    made.setdefault(kernel.entry["key"], kernel)
         except Exception as e:  # noqa: BLE001  a compiler raises anything; that config compiles where it is launched
-            failed.append(f"{problem}: {config}: {in_short(e)}"[:300])
+            broken[problem, config] = in_short(e)
+    failed += [f"{problem}: {config}: {reason}"[:300] for (problem, config), reason in broken.items()]
     if not made:
         raise TableError(f"no kernel of {table.file_name} compiled: {failed[0] if failed else 'it has no row'}")
     folder = directory / folder_name(table.op, table.device.slug)
     with devices.expected(table.device):  # which decides how many programs a persistent kernel has
-        listed = _listed_ranges(table, ranges, made)
+        listed = _listed_ranges(table, _ranges(table), made)
     found = write_entries(folder, made, *triton_and_target(), listed)
     return replace(found, failed=tuple(failed))
+
+
+def _usable(table: Table) -> tuple[Table, list[str]]:
+    """A table without the rows that a lookup refuses, and why it does."""
+    reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
+    refused = [f"{row.problem}: {reason}"[:300] for row, reason in reasons.items() if reason is not None]
+    return replace(table, rows=tuple(row for row, reason in reasons.items() if reason is None)), refused
+
+
+def _ranges(table: Table) -> list[tuple[Problem, Range]]:
+    return [(family.at(each.row_m), each) for family in table.families for each in family.ranges]
 
 
 def _listed_ranges(

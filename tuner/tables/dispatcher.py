@@ -94,7 +94,7 @@ def dispatcher(table: Table) -> Dispatcher:
     rows: dict[Hashable, dict[tuple[int, int], int]] = {}
     for row in usable:
         rows.setdefault(_key(row.problem), {})[row.problem.m, split(row.problem)[1]] = place(row.config)
-    winners = DeviceWinners("", by_problem(usable), "", families.by_key(table.families))
+    winners = DeviceWinners("", by_problem(usable), "", families.ByKey(table.families))
     ranges = dict(_ranges(tuned, winners, table, place) for tuned in winners.families.values())
     sizes = _SIZES.get(table.op, ("m", "n", "k"))
     values = {**_VALUES, **_OF_OP.get(table.op, {"invariant": (False,)})}

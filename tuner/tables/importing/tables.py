@@ -17,6 +17,8 @@ from tuner.errors import TableError, first_line
 from tuner.lookup import families, sources, table, table_files
 from tuner.lookup.sources import TablePackage
 from tuner.lookup.table import FORMAT, Table
+from tuner.problem import Problem
+from tuner.problem.batches import Key, split
 from tuner.tables.export import newest_versions
 
 _IS_TABLE = FORMAT.encode()
@@ -43,6 +45,34 @@ class Brought:
     left_out: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which part of tables is brought; without arguments all of them.
+
+    Attributes:
+        device: the slug of the one device whose tables are; None for every device.
+        families: what the problems of rows have in common with one of these, whatever their M and batch; None for all.
+    """
+
+    device: str | None = None
+    families: frozenset[Key] | None = None
+
+    @classmethod
+    def of_problems(cls, device: str | None, problems: Iterable[Problem]) -> Wanted:
+        """The families of some problems."""
+        return cls(device, frozenset(split(problem)[0] for problem in problems))
+
+    def part(self, table: Table) -> Table:
+        """The wanted part of a table, which may have no row."""
+        if self.device not in (None, table.device.slug):
+            return replace(table, rows=(), families=())
+        if self.families is None:
+            return table
+        rows = tuple(row for row in table.rows if split(row.problem)[0] in self.families)
+        tuned = tuple(each for each in table.families if split(each.problem)[0] in self.families)
+        return replace(table, rows=rows, families=tuned)
+
+
 def holds_tables(path: Path) -> bool:
     """Whether a path is a folder, an archive, a package or a table of triton-tuner, and no file of others.
 
@@ -61,20 +91,30 @@ def holds_tables(path: Path) -> bool:
     return _is_archive(path) or _is_meant(path.name, files.read_bytes(path, "table", error=TableError))
 
 
-def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
+def bring(paths: Iterable[Path], folder: Path, wanted: Wanted = Wanted()) -> list[Brought]:
     """Unite tables with those of a folder, by op and device; of two rows for one problem the newer table's stays.
 
+    Args:
+        paths: files, folders, archives and packages.
+        folder: where to; what it has stays whole.
+        wanted: the part that is brought.
+
     Raises:
-        TableError: nothing is a table, one was edited or cannot be read, or the folder cannot be written. Then nothing
-            is written.
+        TableError: nothing is a table, one was edited or cannot be read, nothing of them is wanted, or the folder
+            cannot be written. Then nothing is written.
     """
-    found: dict[str, list[Table]] = {}
+    every: list[Table] = []
     for path in paths:
         read = [_checked(content, name) for name, content in _contents(path)]
         if not read:
             raise TableError(f"{path} holds no table: expected what `tuner export` wrote, or an archive of it")
-        for each in read:
+        every += read
+    found: dict[str, list[Table]] = {}
+    for each in map(wanted.part, every):
+        if each.rows or wanted == Wanted():
             found.setdefault(each.file_name, []).append(each)
+    if not found:
+        raise TableError(_unwanted(every, wanted))
     files.make_folder(folder)
     with files.sole_writer(folder):  # each writes what it read there and its own, so two would lose rows
         united = [_united(tables, folder) for _, tables in sorted(found.items())]
@@ -83,6 +123,14 @@ def bring(paths: Iterable[Path], folder: Path) -> list[Brought]:
         Brought(folder / whole.file_name, len(whole.rows), len(whole.families), new, left_out)
         for whole, new, left_out in united
     ]
+
+
+def _unwanted(tables: Iterable[Table], wanted: Wanted) -> str:
+    slugs = sorted({each.device.slug for each in tables})
+    if wanted.device not in (None, *slugs):
+        return f"no table of {wanted.device} there: expected one of {', '.join(slugs)}"
+    whose = "" if wanted.device is None else f" of {wanted.device}"
+    return f"no row{whose} is of a family of the suite: `tuner run --suite` tunes them"
 
 
 def _united(tables: list[Table], folder: Path) -> tuple[Table, int, tuple[str, ...]]:

@@ -1,0 +1,93 @@
+"""Compiled kernels, as `tuner warm`, `tuner export` and `tuner import` have them made and tell of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.output import quantity
+from tuner.errors import UsageError
+from tuner.kernel import registry
+
+if TYPE_CHECKING:
+    from tuner.kernel.config import Config
+    from tuner.lookup.table import Table
+    from tuner.problem import Problem
+    from tuner.sweep.compile_pool import CompilePool
+    from tuner.tables.binaries import Written
+
+_FEW = 16
+"""What so many rows launch one process compiles in about the time that a pool's children take to start."""
+
+
+def check_compiles() -> None:
+    """Raise UsageError where kernels that ship cannot be compiled."""
+    from triton import knobs
+
+    if knobs.runtime.interpret:
+        raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
+
+
+def write(tables: Iterable[Table], folder: Path) -> list[tuple[Table, Written]]:
+    """Write the kernels of tables beside them; a table that ships without them is a line on stderr.
+
+    Raises:
+        TableError: see `tuner.tables.binaries.write`.
+    """
+    from tuner.sweep import cross_target
+    from tuner.sweep.compile_pool import CompilePool
+    from tuner.tables import binaries
+
+    by_device: dict[str, list[Table]] = {}
+    for table in tables:
+        if table.device.is_interpreter:
+            click.echo(f"{table.op} on {table.device.slug} ships without kernels: nothing is compiled there", err=True)
+        elif not registry.of(table.op):
+            click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
+        else:
+            by_device.setdefault(table.device.slug, []).append(table)
+    written: list[tuple[Table, Written]] = []
+    for mine in by_device.values():
+        device = mine[0].device
+        cross_target.activate(device.arch)
+        is_many = sum(len(table.rows) for table in mine) > _FEW
+        with CompilePool(device) if is_many else contextlib.nullcontext() as pool:  # it starts meanwhile
+            launched = [(table, binaries.asked(table)) for table in mine]
+            every = [each for _, some in launched for each in some]
+            broken = {} if pool is None else compile_all(pool, every)
+        for table, some in launched:
+            its = {each: broken[each] for each in some if each in broken}
+            written.append((table, binaries.write(table, folder, some, its)))
+    return written
+
+
+def compile_all(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:
+    """Have everything compiled, with a bar on a terminal; returns what did not compile, and why."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("compiling"), MofNCompleteColumn(), TimeElapsedColumn()
+    console = Console(stderr=True)
+    # Elsewhere it would leave an empty line. FORCE_COLOR in a log wants no bar there.
+    silent = sys.stderr is None or not sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
+        bar = progress.add_task("", total=len(asked))
+        return pool.compile_all(asked, lambda left: progress.update(bar, completed=len(asked) - left))
+
+
+def as_json(written: Iterable[Written]) -> list[dict[str, Any]]:
+    """What was written, for a command's JSON document."""
+    return [{"path": one.path, "kernels": one.kernels, "bytes": one.nbytes, "failed": one.failed} for one in written]
+
+
+def report(written: Iterable[Written]) -> None:
+    """Say what was written, and on stderr what was left out."""
+    for one in written:
+        click.echo(f"{one.path}: {quantity(one.kernels, 'kernel')}, {one.nbytes} B")
+        for failure in one.failed:
+            click.echo(f"left out of the kernels: {failure}", err=True)
