@@ -8,7 +8,8 @@ those that have such tiles, what the kernel's space keeps of them plays beside w
 default of today. With --free any tile does, the likeliest by the kernel's model, in every kind of cluster.
 
 --list writes the default of every problem instead, which needs no GPU. Such a file of another version plays along as
-`before`, and `default_gain` is its time over that of today's default.
+`before`, and `default_gain` is its time over that of today's default. With --differing nothing else plays, of the
+problems whose default it changes.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60, help="problems drawn")
     parser.add_argument("--free", type=int, help="so many tiles of a problem play in every kind of cluster")
     parser.add_argument("--before", type=Path, metavar="FILE", help="defaults of another version, from --list")
+    parser.add_argument("--differing", action="store_true", help="play only both defaults, where they differ")
     parser.add_argument("--list", type=Path, metavar="FILE", help="write today's defaults and end")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
@@ -70,7 +72,10 @@ def main() -> None:
     with PairedRunner(args.gpu) as runner:
         todo = dict[Problem, list[Config]]()
         for problem in problems:
-            if ours := list(clusters(problem, runner.device, args.free)):
+            if args.differing:
+                both = {before[str(problem)], registry.default_config(problem, runner.device)}
+                todo |= {problem: list(both)} if len(both) > 1 else {}
+            elif ours := list(clusters(problem, runner.device, args.free)):
                 first = [before[str(problem)]] if before else []
                 todo[problem] = list(dict.fromkeys([*first, *others(problem, runner.device), *ours]))
         failed = runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
@@ -166,7 +171,7 @@ def summary(found: list[Result]) -> Result:
     figures = {
         "default_gain": [each["default_gain"] for each in found if each["default_gain"]],
         "torch_over_default": [each["torch_over_default"] for each in found],
-        "torch_over_others": [each["torch_over"]["others"] for each in found],
+        "torch_over_others": [each["torch_over"]["others"] for each in found if "others" in each["torch_over"]],
         "torch_over_all": [max(each["torch_over"].values()) for each in found],
     }
     most = [each["default_over_fastest"] for each in found]
