@@ -64,6 +64,10 @@ class Norm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
+VALUES, LAST, GATE, DOWN = (16, 32), (32, 16), (48, 32), (32, 48)
+"""The weights of a layer's linear layers, in their order; the gate's are those of its other half too."""
+
+
 class Attention(nn.Module):
     """What is mixed does not matter here."""
 
@@ -620,6 +624,30 @@ def test_auto_adds_where_tables_have_a_faster_product_with_a_bias_for_one_row(tm
         name(0.9)  # torch adds now, in its product
         torch.testing.assert_close(layer(x), restored(layer)(x))
     assert len(sums) == 2
+
+
+def test_auto_looks_up_no_layer_of_which_nothing_is_added(tmp_path, make_row, make_table, monkeypatch):
+    """A table that is not asked need not be read, as those that come with triton-tuner need not."""
+    version, asked = registry.find("matmul", "pointer").version, []
+    rows = [
+        Row(
+            Problem(1, n, k, dtype="float32", layout="nt", epilogue=epilogue),
+            *(Config("pointer", **POINTER), version, make_row().made, 10.0, 1.0, 1.2, 1),
+        )
+        for n, k, epilogue in (*((n, k, "none") for n, k in (VALUES, LAST, GATE, DOWN)), (*LAST, "bias"))
+    ]
+    make_table(*rows, op="matmul", device=INTERPRETER).write(tmp_path)
+    tuner.use(tmp_path)
+    monkeypatch.setattr(
+        accelerate_residual.evidence,
+        "beats_vendor",
+        lambda problem, device, own=accelerate_residual.evidence.beats_vendor: (
+            asked.append((problem.n, problem.k, problem.epilogue)) or own(problem, device)
+        ),
+    )
+    assert accelerate(Layer()).residuals == ("",)
+    # One layer after the other until one has a row; then the last layer of each block.
+    assert [(n, k) for n, k, epilogue in asked if epilogue == "bias"] == [VALUES, LAST, LAST, DOWN]
 
 
 def test_a_compiled_program_of_one_row_has_no_addition_and_no_break_or_guard_more():

@@ -97,14 +97,15 @@ def test_tables_that_come_with_triton_tuner_are_not_read_where_another_source_se
 ):
     folder = ship("triton.tuner", make_table(make_row(64), make_row(80)))
     (tmp_path / "near").mkdir()
-    path = make_table(make_row(72), families=(make_family(72),)).write(tmp_path / "near")
+    path = make_table(make_row(72), make_row(16, 1024), families=(make_family(72),)).write(tmp_path / "near")
     tuner.use(path)
     read, own = [], tables.read_bytes
     monkeypatch.setattr(tables, "read_bytes", lambda path: read.append(path) or own(path))
     for m in (72, 64, 63, 2):
         assert source_of(Problem(m, 512, 256)) == str(path)
         evidence.beats_vendor(Problem(m, 512, 256), H200)
-    assert evidence.is_tuned(Problem(80, 512, 256), H200)
+    for n in (512, 1024):  # the latter has a row and no range
+        assert evidence.is_tuned(Problem(80, n, 256), H200)
     assert read == []
     assert source_of(Problem(80, 512, 256)) == "package triton.tuner"
     evidence.beats_vendor(Problem(80, 512, 256), H200)
