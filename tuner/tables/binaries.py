@@ -1,4 +1,4 @@
-"""Compiled kernels beside tables: those of the winners, and those of the defaults for what no winner serves."""
+"""Compiled kernels beside tables: those of the winners, and of the defaults for operands that no winner serves."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ class CompiledEntry:
 
 
 def asked(table: Table) -> list[tuple[Problem, Config]]:
-    """What a table's rows and the defaults beside them launch: each class of binaries once.
+    """What a table's rows launch, and beside them the defaults for operands that 16 bytes do not divide.
 
-    Each row's problem has a default for two alignments: its own, and operands that 16 bytes do not divide. Rows that a
-    lookup refuses launch nothing.
+    Of each class of binaries there is one. Rows that a lookup refuses launch nothing.
     """
     usable = _usable(table)[0]
     return list(served(usable.rows, usable.device, _ranges(usable)))
@@ -184,16 +183,10 @@ def _asked(
             for m in ms_of_each_kind(each.first_m, each.last_m):
                 yield problem.with_m(m), configs[problem]
     for row in rows:
-        for problem in _alignments(row.problem):
-            config = _default(problem, device)
-            if config is not None:
+        if row.problem.aligned and not row.problem.is_keyed:  # of a key, alignment is what its arguments are made with
+            problem = Problem.from_fields({**row.problem.fields(), "aligned": False})
+            if (config := _default(problem, device)) is not None:
                 yield problem, config
-
-
-def _alignments(problem: Problem) -> Iterable[Problem]:
-    if problem.is_keyed:  # a fact of its own: who makes its arguments, makes those of a row
-        return ()
-    return dict.fromkeys((problem, Problem.from_fields({**problem.fields(), "aligned": False})))
 
 
 def _default(problem: Problem, device: Device) -> Config | None:
