@@ -73,14 +73,9 @@ def export(
         raise UsageError("--package ships tables: leave --format out")
     if with_kernels and kind != "table":
         raise UsageError("--with-kernels ships kernels beside tables: leave --format out")
-    if kernels and not with_kernels:
-        raise UsageError("--kernel names a kernel to compile: add --with-kernels")
-    if with_kernels:
-        kernel_files.check_compiles()
     if captured and not with_kernels:
         raise UsageError("--captured names what to compile: add --with-kernels")
-    for name in kernels:
-        kernel_options.find(name)
+    kernel_files.check(kernels, with_kernels=with_kernels)
     if captured:
         kernel_options.find_captured(captured)
     compiled = _compiled(captured, device)

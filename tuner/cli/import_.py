@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli import kernel_files, options, output
+from tuner.cli import kernel_files, kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.problem import suite as suite_files
@@ -36,6 +36,7 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
     is_flag=True,
     help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
 )
+@kernel_options.kernel_option
 @options.json_option
 def import_(
     *,
@@ -44,6 +45,7 @@ def import_(
     suites: tuple[str, ...],
     device: str | None,
     with_kernels: bool,
+    kernels: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Bring tables from elsewhere, or read what others tuned.
@@ -67,6 +69,7 @@ def import_(
     for name in files:
         if "://" in name:
             raise UsageError(f"{name} is an address: download it first, then name the file")
+    kernel_files.check(kernels, with_kernels=with_kernels)
     paths = [Path(name) for name in files]
     ours = [path for path in paths if tables.holds_tables(path)]
     others = [path for path in paths if path not in ours]
@@ -115,8 +118,6 @@ def _bring(paths: list[Path], out: Path, wanted: Wanted, *, with_kernels: bool, 
     from tuner.lookup import table
     from tuner.tables.importing import tables
 
-    if with_kernels:
-        kernel_files.check_compiles()
     brought = tables.bring(paths, out, wanted)
     written = kernel_files.write([table.load(one.path) for one in brought], out) if with_kernels else []
     kernels = [one for _, one in written]

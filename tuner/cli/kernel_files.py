@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli import kernel_options
 from tuner.cli.output import quantity
 from tuner.errors import UsageError
 from tuner.kernel import registry
@@ -25,12 +26,22 @@ _FEW = 16
 """What so many rows launch one process compiles in about the time that a pool's children take to start."""
 
 
-def check_compiles() -> None:
-    """Raise UsageError where kernels that ship cannot be compiled."""
+def check(kernels: Sequence[str], *, with_kernels: bool) -> None:
+    """Import the kernels that `--kernel` names for `--with-kernels`.
+
+    Raises:
+        UsageError: there is nothing to compile them for, or nothing is compiled here; or see `kernel_options.find`.
+    """
+    if not with_kernels:
+        if kernels:
+            raise UsageError("--kernel names a kernel to compile: add --with-kernels")
+        return
     from triton import knobs
 
     if knobs.runtime.interpret:
         raise UsageError("--with-kernels compiles, which cannot be done under TRITON_INTERPRET=1: unset it")
+    for name in kernels:
+        kernel_options.find(name)
 
 
 def write(tables: Iterable[Table], folder: Path) -> list[tuple[Table, Written]]:
