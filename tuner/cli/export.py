@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     " lists of configs for triton.autotune; Python modules that need nothing else.",
 )
 @click.option("--package", metavar="IMPORT.NAME", help="Write the tables as data of this package, whose root is DIR.")
-@click.option(
-    "--with-kernels",
-    is_flag=True,
-    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
-)
+@kernel_files.with_kernels_option
 @kernel_options.kernel_option
 @click.option(
     "--captured",

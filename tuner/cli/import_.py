@@ -31,11 +31,7 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
     help="Of tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
 )
 @click.option("--device", metavar="SLUG", help="Of tables: this device only.")
-@click.option(
-    "--with-kernels",
-    is_flag=True,
-    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
-)
+@kernel_files.with_kernels_option
 @kernel_options.kernel_option
 @options.json_option
 def import_(
@@ -55,7 +51,8 @@ def import_(
     container that is to compile nothing, type
 
     \b
-      tuner import triton-tuner --suite model.csv --device SLUG --with-kernels --out DIR
+      tuner import triton-tuner --suite model.csv --device SLUG \\
+          --with-kernels --out DIR
 
     Of other tools, it reads the block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs. It then
     writes DIR/imported.csv, a suite of their problems for `tuner run --suite`, and DIR/imported.candidates.json, their

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tuner.sweep.compile_pool import CompilePool
     from tuner.tables.binaries import Written
 
+with_kernels_option = click.option(
+    "--with-kernels",
+    is_flag=True,
+    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
+)
 _FEW = 16
 """What so many rows launch one process compiles in about the time that a pool's children take to start."""
 
