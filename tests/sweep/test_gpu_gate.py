@@ -85,8 +85,8 @@ def test_who_waits_says_so_every_second_and_passes_when_the_other_leaves(tmp_pat
     begun = time.monotonic()
     with GpuGate(tmp_path / "gate", waiting).alone():
         assert len(told) == 2
-    assert told[0] - begun >= 1
-    assert told[1] - told[0] >= 1
+    # Between two calls there may be less than a second, by which the first was late.
+    assert [each - begun >= seconds for seconds, each in enumerate(told, start=1)] == [True, True]
 
 
 def test_what_fails_inside_leaves_the_gate_open(tmp_path):
