@@ -110,10 +110,23 @@ def test_a_suite_and_a_device_name_the_part_that_is_brought(run, two_families, t
     found = tables.load(out / f"matmul--{H200.slug}.json")
     assert {(row.problem.m, row.problem.n) for row in found.rows} == {(16, 1024), (64, 1024)}
     assert [each.problem.n for each in found.families] == [1024]
+    code, said, _ = run("import", folder, "--suite", suite, "--out", out, "--device", H200.name)
+    assert (code, ": 2 rows, 1 family, 0 rows new" in said, len([*out.iterdir()])) == (0, True, 1)
     code, said, _ = run("import", folder, "--suite", suite, "--out", out)  # what is there stays, and B200's comes
     assert {path.name for path in out.iterdir()} == {f"matmul--{each.slug}.json" for each in (H200, B200)}
     assert code == 0
     assert ": 2 rows, 1 family, 0 rows new" in said
+
+
+def test_families_of_the_suite_that_no_table_has_are_told(run, two_families, tmp_path):
+    folder, suite = two_families
+    with suite.open("a") as file:
+        file.writelines(f"{m},{n},256,float16,nn\n" for n in (8, 16, 24, 32) for m in (1, 2))
+    code, said, err = run("import", folder, "--suite", suite, "--out", tmp_path / "out", "--json")
+    absent = json.loads(said)["absent"]
+    assert (code, [each.split()[1].split("x")[1] for each in absent]) == (0, ["8", "16", "24", "32"])
+    told = f"{', '.join(absent[:3])}, and 1 more"
+    assert err == f"no row of 4 of 5 families of the suite: {told}: `tuner run` tunes them\n"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,7 @@ from tuner.cli import kernel_files, kernel_options, options, output
 from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.problem import suite as suite_files
-
-if TYPE_CHECKING:
-    from tuner.tables.importing.tables import Wanted
+from tuner.problem.batches import split
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
@@ -74,11 +72,11 @@ def import_(
         imported.read(others[0])  # says what is wrong with one that is not there, or a database
         raise UsageError(f"{ours[0]} holds tables of triton-tuner, others are of other tools: import them one by one")
     if ours:
-        _bring(ours, out, _wanted(suites, device), with_kernels=with_kernels, as_json=as_json)
+        _bring(ours, out, suites, device, with_kernels=with_kernels, as_json=as_json)
         return
+    read_files = [imported.read(path) for path in paths]
     if suites or device is not None or with_kernels:
         raise UsageError(f"--suite, --device and --with-kernels are for tables of triton-tuner: {paths[0]} is none")
-    read_files = [imported.read(path) for path in paths]
     for one in read_files:
         for reason, rows in one.left_out.items():
             click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)
@@ -103,30 +101,32 @@ def import_(
         click.echo(f"{listed}: {quantity(len(set(every)), 'candidate')}, unverified")
 
 
-def _wanted(suites: tuple[str, ...], device: str | None) -> Wanted:
-    from tuner.tables.importing.tables import Wanted
-
-    if not suites:
-        return Wanted(device)
-    return Wanted.of_problems(device, [problem for name in suites for problem in suite_files.load(name)])
-
-
-def _bring(paths: list[Path], out: Path, wanted: Wanted, *, with_kernels: bool, as_json: bool) -> None:
+def _bring(
+    paths: list[Path], out: Path, suites: tuple[str, ...], device: str | None, *, with_kernels: bool, as_json: bool
+) -> None:
     from tuner.lookup import table
-    from tuner.tables.importing import tables
+    from tuner.tables.importing.tables import Wanted, bring
 
-    brought = tables.bring(paths, out, wanted)
-    written = kernel_files.write([table.load(one.path) for one in brought], out) if with_kernels else []
+    named = {split(problem)[0]: problem for name in suites for problem in suite_files.load(name)}
+    brought = bring(paths, out, Wanted(device, frozenset(named) if suites else None))
+    whole = [table.load(one.path) for one in brought]
+    held = {split(row.problem)[0] for one in whole for row in one.rows}
+    absent = [str(problem) for key, problem in named.items() if key not in held]
+    if absent:
+        more = f", and {len(absent) - 3} more" if len(absent) > 3 else ""
+        families = f"{len(absent)} of {quantity(len(named), 'family')} of the suite"
+        click.echo(f"no row of {families}: {', '.join(absent[:3])}{more}: `tuner run` tunes them", err=True)
+    written = kernel_files.write(whole, out) if with_kernels else []
     kernels = [one for _, one in written]
     if as_json:
-        document: dict[str, Any] = {"tables": [output.by_name(one) for one in brought]}
+        document: dict[str, Any] = {"tables": [output.by_name(one) for one in brought], "absent": absent}
         if with_kernels:
             document["kernels"] = kernel_files.as_json(kernels)
         output.print_json(document)
         return
     for one in brought:
-        held = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}"
-        click.echo(f"{one.path}: {held}, {quantity(one.new, 'row')} new")
+        counts = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}, {quantity(one.new, 'row')} new"
+        click.echo(f"{one.path}: {counts}")
         for reason in one.left_out:
             click.echo(reason, err=True)
     kernel_files.report(kernels)

@@ -26,7 +26,7 @@ def named(name: object, sources: Iterable[Source]) -> Device:
     known = {device.slug: device for device in (INTERPRETER, *MODELS)}
     holding = {slug: source for source in sources for slug in source.slugs()}
     slugs = sorted({*known, *holding})
-    found = [slug for slug in slugs if slug == name] or [slug for slug in slugs if _is_of(slug, name)]
+    found = [slug for slug in slugs if slug == name] or [slug for slug in slugs if is_of(slug, name)]
     if len(found) == 1 and found[0] in holding:
         known |= {device.slug: device for device in holding[found[0]].devices()}
     if len(found) == 1 and found[0] in known:
@@ -37,7 +37,7 @@ def named(name: object, sources: Iterable[Source]) -> Device:
     raise DeviceError(f"unknown device {name!r}: expected one of {', '.join(slugs)}")
 
 
-def _is_of(slug: str, name: str) -> bool:
+def is_of(slug: str, name: str) -> bool:
     """Whether a slug is of a device that its driver calls by a name."""
     _, *rest = slug.rsplit("-", 2)
     return len(rest) == 2 and slug == slug_of(name, rest[0], int(rest[1]) if rest[1].isdigit() else 0)

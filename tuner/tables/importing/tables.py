@@ -14,10 +14,9 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import TableError, first_line
-from tuner.lookup import families, sources, table, table_files
+from tuner.lookup import device_names, families, sources, table, table_files
 from tuner.lookup.sources import TablePackage
 from tuner.lookup.table import FORMAT, Table
-from tuner.problem import Problem
 from tuner.problem.batches import Key, split
 from tuner.tables.export import newest_versions
 
@@ -50,21 +49,20 @@ class Wanted:
     """Which part of tables is brought; without arguments all of them.
 
     Attributes:
-        device: the slug of the one device whose tables are; None for every device.
+        device: the slug or the name of the one device whose tables are; None for every device.
         families: what the problems of rows have in common with one of these, whatever their M and batch; None for all.
     """
 
     device: str | None = None
     families: frozenset[Key] | None = None
 
-    @classmethod
-    def of_problems(cls, device: str | None, problems: Iterable[Problem]) -> Wanted:
-        """The families of some problems."""
-        return cls(device, frozenset(split(problem)[0] for problem in problems))
+    def is_of(self, slug: str) -> bool:
+        """Whether tables of a device are wanted."""
+        return self.device in (None, slug) or device_names.is_of(slug, str(self.device))
 
     def part(self, table: Table) -> Table:
         """The wanted part of a table, which may have no row."""
-        if self.device not in (None, table.device.slug):
+        if not self.is_of(table.device.slug):
             return replace(table, rows=(), families=())
         if self.families is None:
             return table
@@ -127,7 +125,7 @@ def bring(paths: Iterable[Path], folder: Path, wanted: Wanted = Wanted()) -> lis
 
 def _unwanted(tables: Iterable[Table], wanted: Wanted) -> str:
     slugs = sorted({each.device.slug for each in tables})
-    if wanted.device not in (None, *slugs):
+    if not any(map(wanted.is_of, slugs)):
         return f"no table of {wanted.device} there: expected one of {', '.join(slugs)}"
     whose = "" if wanted.device is None else f" of {wanted.device}"
     return f"no row{whose} is of a family of the suite: `tuner run --suite` tunes them"
