@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--list", type=Path, metavar="FILE", help="write today's defaults and end")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
+    if args.differing and not args.before:
+        parser.error("--differing from what: add --before FILE")
     problems = drawn(args.seed, args.count)
     if args.list:
         defaults = {str(problem): registry.default_config(problem, KNOWN["sm_90"]) for problem in problems}
@@ -73,7 +75,7 @@ def main() -> None:
         todo = dict[Problem, list[Config]]()
         for problem in problems:
             if args.differing:
-                both = {before[str(problem)], registry.default_config(problem, runner.device)}
+                both = dict.fromkeys((before[str(problem)], registry.default_config(problem, runner.device)))
                 todo |= {problem: list(both)} if len(both) > 1 else {}
             elif ours := list(clusters(problem, runner.device, args.free)):
                 first = [before[str(problem)]] if before else []

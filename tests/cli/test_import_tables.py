@@ -118,6 +118,18 @@ def test_a_suite_and_a_device_name_the_part_that_is_brought(run, two_families, t
     assert ": 2 rows, 1 family, 0 rows new" in said
 
 
+def test_ranges_of_families_that_are_not_named_stay_away_from_rows_that_are_there(
+    run, two_families, tmp_path, make_row, make_table
+):
+    folder, suite = two_families
+    (tmp_path / "out").mkdir()
+    make_table(make_row(16)).write(tmp_path / "out")
+    assert run("import", folder, "--suite", suite, "--device", H200.slug, "--out", tmp_path / "out")[0] == 0
+    found = tables.load(tmp_path / "out" / f"matmul--{H200.slug}.json")
+    assert {(row.problem.m, row.problem.n) for row in found.rows} == {(16, 512), (16, 1024), (64, 1024)}
+    assert [each.problem.n for each in found.families] == [1024]
+
+
 def test_families_of_the_suite_that_no_table_has_are_told(run, two_families, tmp_path):
     folder, suite = two_families
     with suite.open("a") as file:

@@ -247,3 +247,14 @@ def test_every_batch_of_a_range_launches_the_binary_that_ships_with_its_row():
                 assert {spec.compile_class(bmm(m, batch), config) for batch in (1, 2, 7, 8)} == {
                     spec.compile_class(tuned, config)
                 }
+
+
+def test_families_of_a_key_are_arranged_when_they_are_asked_for(monkeypatch, make_family):
+    made, own = [], families.TunedBatches
+    monkeypatch.setattr(families, "TunedBatches", lambda each: made.append(each) or own(each))
+    problems = [Problem(64, n, 256) for n in (512, 1024)]
+    tuned = families.ByKey([make_family(64, problem=each) for each in problems])
+    keys = [batches.split(each)[0] for each in problems]
+    assert (list(tuned), len(tuned), keys[1] in tuned, tuned.get("none"), made) == (keys, 2, True, None, [])
+    assert tuned[keys[1]] is tuned[keys[1]]
+    assert [each.problem.n for (each,) in made] == [1024]

@@ -95,8 +95,10 @@ def export(
     folder = directory if package is None else packages.prepare(directory, package)
     lines = None if package is None else packages.pyproject_lines(package, with_kernels=with_kernels)
     paths = table.write(selection.tables, folder)
-    binaries = _write_kernels(selection, folder, compiled) if with_kernels else None
+    binaries, errors = _write_kernels(selection, folder, compiled) if with_kernels else (None, [])
     _report_tables(selection, paths, binaries, lines, as_json=as_json)
+    if errors:
+        raise errors[0]
 
 
 def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
@@ -223,10 +225,12 @@ def _write_modules(directory: Path, selection: Selection, *, as_json: bool) -> N
     _say_left_out(selection)
 
 
-def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary]) -> list[Written]:
+def _write_kernels(
+    selection: Selection, folder: Path, compiled: Sequence[Binary]
+) -> tuple[list[Written], list[TableError]]:
     from tuner.adopt import compiled_files
 
-    written = kernel_files.write(selection.tables, folder)
+    written, errors = kernel_files.write(selection.tables, folder)
     covered: dict[str, set[str]] = {}
     for table, one in written:
         covered.setdefault(table.device.slug, set()).update(one.keys)
@@ -234,7 +238,7 @@ def _write_kernels(selection: Selection, folder: Path, compiled: Sequence[Binary
     if taken := {each.library for each in compiled} & ops:
         click.echo(f"left out: binaries of {' and '.join(sorted(taken))}: an op has this name", err=True)
     shipped = [each for each in compiled if each.library not in taken]
-    return [one for _, one in written] + compiled_files.export(shipped, folder, covered)
+    return [one for _, one in written] + compiled_files.export(shipped, folder, covered), errors
 
 
 def _report_tables(

@@ -64,6 +64,8 @@ def import_(
     for name in files:
         if "://" in name:
             raise UsageError(f"{name} is an address: download it first, then name the file")
+    if suites and kernels:
+        raise UsageError("--suite names problems of ops: leave it out to bring the tables of --kernel")
     kernel_files.check(kernels, with_kernels=with_kernels)
     paths = [Path(name) for name in files]
     ours = [path for path in paths if tables.holds_tables(path)]
@@ -116,17 +118,18 @@ def _bring(
         more = f", and {len(absent) - 3} more" if len(absent) > 3 else ""
         families = f"{len(absent)} of {quantity(len(named), 'family')} of the suite"
         click.echo(f"no row of {families}: {', '.join(absent[:3])}{more}: `tuner run` tunes them", err=True)
-    written = kernel_files.write(whole, out) if with_kernels else []
+    if not as_json:
+        for one in brought:
+            counts = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}, {quantity(one.new, 'row')} new"
+            click.echo(f"{one.path}: {counts}")
+            for reason in one.left_out:
+                click.echo(reason, err=True)
+    written, errors = kernel_files.write(whole, out) if with_kernels else ([], [])
     kernels = [one for _, one in written]
     if as_json:
         document: dict[str, Any] = {"tables": [output.by_name(one) for one in brought], "absent": absent}
-        if with_kernels:
-            document["kernels"] = kernel_files.as_json(kernels)
-        output.print_json(document)
-        return
-    for one in brought:
-        counts = f"{quantity(one.rows, 'row')}, {quantity(one.families, 'family')}, {quantity(one.new, 'row')} new"
-        click.echo(f"{one.path}: {counts}")
-        for reason in one.left_out:
-            click.echo(reason, err=True)
-    kernel_files.report(kernels)
+        output.print_json(document | ({"kernels": kernel_files.as_json(kernels)} if with_kernels else {}))
+    else:
+        kernel_files.report(kernels)
+    if errors:
+        raise errors[0]

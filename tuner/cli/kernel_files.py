@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ import click
 
 from tuner.cli import kernel_options
 from tuner.cli.output import quantity
-from tuner.errors import UsageError
+from tuner.errors import TableError, UsageError
 from tuner.kernel import registry
 
 if TYPE_CHECKING:
+    from tuner.hardware.device import Device
     from tuner.kernel.config import Config
     from tuner.lookup.table import Table
     from tuner.problem import Problem
@@ -28,7 +28,7 @@ with_kernels_option = click.option(
     help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
 )
 _FEW = 16
-"""What so many rows launch one process compiles in about the time that a pool's children take to start."""
+"""So many binaries are compiled by one process in about the time that a pool's children take to start."""
 
 
 def check(kernels: Sequence[str], *, with_kernels: bool) -> None:
@@ -49,14 +49,16 @@ def check(kernels: Sequence[str], *, with_kernels: bool) -> None:
         kernel_options.find(name)
 
 
-def write(tables: Iterable[Table], folder: Path) -> list[tuple[Table, Written]]:
-    """Write the kernels of tables beside them; a table that ships without them is a line on stderr.
+def write(tables: Iterable[Table], folder: Path) -> tuple[list[tuple[Table, Written]], list[TableError]]:
+    """Write the kernels of tables beside them, and return what was written and why others could not be.
+
+    A table that ships without kernels is a line on stderr.
 
     Raises:
-        TableError: see `tuner.tables.binaries.write`.
+        DeviceError: no compiler serves a table's device.
+        SweepError: see `CompilePool.recover`.
     """
     from tuner.sweep import cross_target
-    from tuner.sweep.compile_pool import CompilePool
     from tuner.tables import binaries
 
     by_device: dict[str, list[Table]] = {}
@@ -68,18 +70,28 @@ def write(tables: Iterable[Table], folder: Path) -> list[tuple[Table, Written]]:
         else:
             by_device.setdefault(table.device.slug, []).append(table)
     written: list[tuple[Table, Written]] = []
+    errors: list[TableError] = []
     for mine in by_device.values():
-        device = mine[0].device
-        cross_target.activate(device.arch)
-        is_many = sum(len(table.rows) for table in mine) > _FEW
-        with CompilePool(device) if is_many else contextlib.nullcontext() as pool:  # it starts meanwhile
-            launched = [(table, binaries.asked(table)) for table in mine]
-            every = [each for _, some in launched for each in some]
-            broken = {} if pool is None else compile_all(pool, every)
+        cross_target.activate(mine[0].device.arch)
+        launched = [(table, binaries.asked(table)) for table in mine]
+        broken = _compile_ahead(mine[0].device, [each for _, some in launched for each in some])
         for table, some in launched:
             its = {each: broken[each] for each in some if each in broken}
-            written.append((table, binaries.write(table, folder, some, its)))
-    return written
+            try:
+                written.append((table, binaries.write(table, folder, some, its)))
+            except TableError as e:
+                errors.append(e)
+    return written, errors
+
+
+def _compile_ahead(device: Device, launched: Sequence[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:
+    """Put much that is launched into Triton's cache, several at a time; returns what did not compile, and why."""
+    from tuner.sweep.compile_pool import CompilePool, cpu_count
+
+    if len(launched) <= _FEW or cpu_count() < 2:
+        return {}
+    with CompilePool(device, workers=cpu_count()) as pool:
+        return compile_all(pool, launched)
 
 
 def compile_all(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     help="Compile for this device, which need not be here; `tuner show devices` lists those of a database. "
     "[default: this machine's GPU]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores but one]")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores]")
 @kernel_options.kernel_option
 @options.json_option
 def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: tuple[str, ...], as_json: bool) -> int:
@@ -42,7 +42,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     """
     from triton import knobs
 
-    from tuner.sweep.compile_pool import CompilePool
+    from tuner.sweep.compile_pool import CompilePool, cpu_count
     from tuner.tables.binaries import served
 
     if knobs.runtime.interpret:
@@ -53,7 +53,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     if device.is_interpreter:
         raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     begun = time.monotonic()
-    with CompilePool(device, workers=jobs) as pool:
+    with CompilePool(device, workers=jobs or cpu_count()) as pool:
         unmade = kernel_files.compile_all(pool, list(served(rows, device, ranges)))
     failed = {f"{problem}: {config}": message for (problem, config), message in unmade.items()}
     summary = {

@@ -240,7 +240,7 @@ def patch_residuals(layer: nn.Module, backend: str, form_of: Callable[[nn.Module
         Whether any block does.
     """
     is_auto = backend == "auto"
-    # One that may is enough for a trial, which says which may matter: what no table has is looked for in all of them.
+    # One that may is enough to try the layer, which tells whose sums are added: only these are looked up below.
     is_tried = not class_obstacle(layer) and any(_may_add(each, is_auto=is_auto) for each in linear_layers(layer))
     form = form_of(layer) if is_tried else None
     if form is None:

@@ -29,7 +29,7 @@ from typing import ParamSpec, TypeVar
 
 import pebble
 
-from tuner.errors import SweepError, in_short
+from tuner.errors import KernelError, SweepError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
@@ -209,17 +209,20 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         Raises:
             SweepError: see `recover`.
         """
-        keys = {}
+        keys, refused = {}, {}
         for problem, config in asked:
-            spec = registry.find(problem.op, config.kernel, problem.source)
-            keys[problem, config] = self.request(spec, problem, config)
+            try:
+                spec = registry.find(problem.op, config.kernel, problem.source)
+                keys[problem, config] = self.request(spec, problem, config)
+            except (KernelError, NotImplementedError) as e:  # a problem of somebody's kernel that it cannot make
+                refused[problem, config] = in_short(e)
         while self.waiting:
             self.recover()
             self._schedule_waiting()
             told(self.waiting)
             time.sleep(_WAIT_S)
         results = {each: self.result(key) for each, key in keys.items()}
-        return {each: result.message for each, result in results.items() if isinstance(result, Failed)}
+        return refused | {each: result.message for each, result in results.items() if isinstance(result, Failed)}
 
     def call(
         self, function: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs

@@ -128,6 +128,8 @@ def _unwanted(tables: Iterable[Table], wanted: Wanted) -> str:
     if not any(map(wanted.is_of, slugs)):
         return f"no table of {wanted.device} there: expected one of {', '.join(slugs)}"
     whose = "" if wanted.device is None else f" of {wanted.device}"
+    if wanted.families is None:
+        return f"no row{whose} there can be read"
     return f"no row{whose} is of a family of the suite: `tuner run --suite` tunes them"
 
 
