@@ -160,6 +160,21 @@ def test_a_part_that_is_not_there_is_one_line_and_nothing_is_written(run, two_fa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--kernel", "mine.py:doubled"), "--kernel names a kernel to compile: add --with-kernels"),
+        (
+            ("--kernel", "mine.py:doubled", "--with-kernels", "--suite", "decode"),
+            "--suite names problems of ops: leave it out to bring the tables of --kernel",
+        ),
+    ],
+)
+def test_a_kernel_is_named_to_be_compiled_and_not_beside_a_suite(run, two_families, tmp_path, options, expected):
+    code, said, err = run("import", two_families[0], *options, "--out", tmp_path / "out")
+    assert (code, said, err) == (2, "", f"tuner: {expected}\n")
+
+
 @pytest.mark.parametrize("option", [("--suite", "decode"), ("--device", "x"), ("--with-kernels",)])
 def test_parts_and_kernels_are_of_tables_alone(run, tmp_path, option):
     name = "N=512,K=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
