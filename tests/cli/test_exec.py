@@ -166,7 +166,7 @@ def test_a_broken_table_is_one_line_and_the_program_runs(execute, tmp_path):
 def test_a_python_without_tuner_says_so_in_one_line_and_runs(execute, tmp_path):
     shutil.copy(tmp_path / "library.py", tmp_path / "triton.py")  # any module of that name will do
     (tmp_path / "triton.py").write_text("")
-    done = execute(*exec_("-S", "-c", "import sitecustomize, triton; print('ran')"))
+    done = execute(*exec_("-S", "-c", "import sitecustomize, triton; print('ran')"), PYTHONPATH="")
     assert done.stdout == "ran\n"
     assert done.stderr.splitlines() == [
         "tuner: no kernel is adopted: ModuleNotFoundError: No module named 'tuner': install triton-tuner where it runs"
