@@ -14,7 +14,9 @@ from collections import Counter
 import pytest
 import torch
 
+from tuner.entry_points import entry_points
 from tuner.errors import ModelError, UsageError
+from tuner.lookup import sources
 from tuner.models import config as configs
 from tuner.models import families, sharding
 from tuner.models.config import Precision
@@ -217,6 +219,30 @@ def rows(path):
 
 ADDED = ("bfloat16", "nt", "bias", "", "", "")
 """The dtype, layout, epilogue, op, eps and parts of a product that adds the residual."""
+
+
+def test_families_that_come_tuned_are_counted_and_one_command_brings_them(run, tmp_path, written, monkeypatch):
+    monkeypatch.setattr(sources, "entry_points", entry_points)  # those of this environment
+    layers = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128}
+    path = written("llama", **layers, num_key_value_heads=8, num_hidden_layers=2, vocab_size=1000, rms_norm_eps=1e-5)
+    code, said, err = run("model", path, "--m", "1-4", "--out", tmp_path / "llama.csv")
+    assert code == 0, err
+    told, slug = said.splitlines()[-1], "nvidia-h200-sm90-132"
+    assert f"9 of these for {slug}; to bring them: tuner import triton-tuner --suite " in told  # not the last layer
+    options = ["--suite", tmp_path / "llama.csv", "--device", slug, "--out", tmp_path / "tables", "--json"]
+    code, said, err = run("import", "triton-tuner", *options)
+    assert (code, len(json.loads(said)["absent"])) == (0, 1), err
+    code, said, err = run("model", path, "--m", "1-4", "--out", tmp_path / "llama.csv", "--json")
+    assert json.loads(said)["shipped"][slug] == 9
+    odd = written(
+        "llama",
+        **{**layers, "hidden_size": 4128, "intermediate_size": 96},
+        num_key_value_heads=8,
+        num_hidden_layers=2,
+        vocab_size=9,
+    )
+    code, said, err = run("model", odd, "--m", "1-4", "--out", tmp_path / "odd.csv")
+    assert (code, "own tables" in said, "tuner import" in said) == (0, False, False), err
 
 
 def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,15 @@ import click
 
 from tuner.cli import options, output
 from tuner.cli.output import quantity
-from tuner.errors import ModelError, UsageError
+from tuner.errors import ModelError, TableError, UsageError
 from tuner.files import write_text
+from tuner.lookup.sources import OWN
 from tuner.models import config as configs
 from tuner.models.lines import Line, dumps
 from tuner.models.sizes import Sizes
 from tuner.moe import model as experts
 from tuner.problem import dtype as dtypes
+from tuner.problem.batches import Key, split
 
 _DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 """Of linear layers, by `--dtype`."""
@@ -56,6 +59,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")
     write_text(out, text, error=ModelError)
     commands = families.moe_commands(gemms, experts.typed(name, asked))
+    shipped = _shipped(out)
     if as_json:
         every = [
             {"m": line.ms, **line.product._asdict(), "top_k": 0, "eps": 0.0, "parts": ""}
@@ -65,13 +69,32 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
         ]
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
         document = {"suite": out, "model": type(built).__name__, "families": lines, "commands": commands}
-        output.print_json({**document, "left_out": gemms.left_out, "whole": gemms.whole, "remark": precision.remark})
+        document |= {"left_out": gemms.left_out, "whole": gemms.whole, "remark": precision.remark}
+        output.print_json({**document, "shipped": shipped})
         return
     _say(gemms, precision.remark, commands)
     _print(listed)
     command = shlex.join(["tuner", "run", "--suite", str(out)])
     families_said = quantity(len(gemms.all), "family")
     click.echo(f"{out}: {families_said} of {type(built).__name__}; to tune them: {command}")
+    if shipped:
+        counts = ", ".join(f"{count} of these for {slug}" for slug, count in shipped.items())
+        command = shlex.join(["tuner", "import", OWN, "--suite", str(out)])
+        click.echo(f"{OWN}'s own tables have {counts}; to bring them: {command} --device SLUG --with-kernels --out DIR")
+
+
+def _shipped(suite: Path) -> dict[str, int]:
+    """By device, of how many families of a suite the tables that come with triton-tuner have rows."""
+    from tuner.lookup import sources
+    from tuner.problem import suite as suite_files
+    from tuner.tables.importing import tables
+
+    held: dict[str, set[Key]] = {}
+    with contextlib.suppress(TableError):  # of an installation that lookups warn of
+        if (package := sources.package(OWN)) is not None:
+            held = tables.families_held(package)
+    asked = {split(problem)[0] for problem in suite_files.load(suite)}
+    return {slug: count for slug, families in sorted(held.items()) if (count := len(asked & families))}
 
 
 def _print(lines: Sequence[Line]) -> None:

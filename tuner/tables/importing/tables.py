@@ -89,6 +89,19 @@ def holds_tables(path: Path) -> bool:
     return _is_archive(path) or _is_meant(path.name, files.read_bytes(path, "table", error=TableError))
 
 
+def families_held(package: TablePackage) -> dict[str, set[Key]]:
+    """By the slugs of devices, the families of which a package's tables have a row, as `Wanted` names them.
+
+    Raises:
+        TableError: a table cannot be read.
+    """
+    held: dict[str, set[Key]] = {}
+    for path in package.tables():
+        found = table.load(path)
+        held.setdefault(found.device.slug, set()).update(split(row.problem)[0] for row in found.rows)
+    return held
+
+
 def bring(paths: Iterable[Path], folder: Path, wanted: Wanted = Wanted()) -> list[Brought]:
     """Unite tables with those of a folder, by op and device; of two rows for one problem the newer table's stays.
 
