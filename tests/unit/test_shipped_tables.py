@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import tuner
 from tuner.errors import TableError
 from tuner.lookup import device_names, sources, table
 from tuner.lookup.sources import GROUP, OWN
+from tuner.problem.batches import split
 from tuner.tables import shipped
 from tuner.tables.verify.finding import Level
 from tuner.tables.verify.inspection import inspect
@@ -55,6 +57,15 @@ def test_every_m_of_every_family_is_served_from_there(own, path):
             match = tuner.lookup(family.problem.with_m(m), loaded.device)
             assert match.rule in ("exact", "family")
             assert match.source == f"package {PACKAGE}"
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_no_family_is_half_tuned(path):
+    """Of several Ms a run makes ranges; of a run that ended before, rows are left that serve these Ms alone."""
+    loaded = table.load(path)
+    decided = {split(family.problem)[0] for family in loaded.families}
+    rows = Counter(key for row in loaded.rows if (key := split(row.problem)[0]) not in decided)
+    assert {key: count for key, count in rows.items() if count > 1} == {}
 
 
 def test_any_other_package_is_asked_before_them(monkeypatch):
