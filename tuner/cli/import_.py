@@ -28,7 +28,7 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
     type=options.Place(),
     help="Of tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
 )
-@click.option("--device", metavar="SLUG", help="Of tables: this device only.")
+@click.option("--device", metavar="SLUG", help="Of tables: this device only, by its slug or its name.")
 @kernel_files.with_kernels_option
 @kernel_options.kernel_option
 @options.json_option
