@@ -128,7 +128,7 @@ def test_a_few_tiles_of_a_long_k_all_run_at_once_in_clusters(shape):
 @pytest.mark.parametrize(
     ("weight", "ms"),
     [
-        ((1280, 8192), (400, 640)),
+        ((1280, 8192), (257, 400, 640)),  # 257 in five of 64 rows, 100 tiles
         ((3584, 3584), (130, 257, 400, 640)),
         ((5120, 13824), (257, 400, 640)),
         ((12288, 4096), (66, 130, 257, 400)),
@@ -143,7 +143,7 @@ def test_tiles_that_run_at_once_keep_most_of_the_device_busy_and_pad_little(weig
         count = tiles(config, problem)
         assert 0.7 * 132 <= count <= 132
         rows = -(-m // config["BLOCK_SIZE_M"])
-        assert rows * config["BLOCK_SIZE_M"] - m < 8 * rows
+        assert rows * config["BLOCK_SIZE_M"] - m < (64 if m > 256 and config["BLOCK_SIZE_M"] == 64 else 8 * rows)
         assert config in SPEC.space(problem, H200).configs()
         if config.get("num_ctas") == 4:
             assert rows * -(-count // rows // 4) <= 30
@@ -253,6 +253,27 @@ def test_other_heights_can_run_and_are_not_tried():
     taller = PLAIN.replace(BLOCK_SIZE_M=160)
     assert "80 or 136 or 144 are tried" in space.rejection(taller)
     assert space.rejection(taller, fatal_only=True) is None
+
+
+@pytest.mark.parametrize("shape", [(476, 2560, 9728), (257, 4608, 3584), (640, 8192, 3584), (300, 6144, 4096)], ids=str)
+def test_up_to_640_rows_tiles_that_all_run_at_once_go_in_no_groups(shape):
+    problem = bf16(*shape)
+    groups = {(tiles(one, problem) <= 132, one["GROUP_SIZE_M"]) for one in SPEC.space(problem, H200).configs()}
+    assert {group for at_once, group in groups if at_once} == {1}
+    assert 1 not in {group for at_once, group in groups if not at_once}
+
+
+def test_beyond_640_rows_tiles_that_all_run_at_once_go_in_groups_too():
+    problem = bf16(927, 4096, 4096)
+    at_once = [one for one in SPEC.space(problem, H200).configs() if tiles(one, problem) <= 132]
+    assert {one["GROUP_SIZE_M"] for one in at_once} == {3, 6, 12}
+
+
+@pytest.mark.parametrize("shape", [(334, 1024, 8192), (322, 1280, 8192)], ids=str)
+def test_tiles_that_all_run_at_once_may_have_the_least_height(shape):
+    default = registry.default_config(bf16(*shape), H200)
+    assert (default.kernel, default["BLOCK_SIZE_M"], default["BLOCK_SIZE_N"]) == (SPEC.name, 64, 64)
+    assert default["num_ctas"] == 4
 
 
 @pytest.mark.usefixtures("no_tables")

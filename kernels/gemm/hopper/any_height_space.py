@@ -58,7 +58,8 @@ most so many."""
 _WAVES, _SMALL = 4, 120 * 128
 """Of tiles with fewer sums, more waves are not tried: in all four problems that had such, others took 1 to 4% less."""
 _GROUPS = (3, 6, 12)
-"""GROUP_SIZE_M for more than `FEW_ROWS` rows of A: each was the fastest somewhere, 3 most often (decision 146)."""
+"""GROUP_SIZE_M for more than `FEW_ROWS` rows of A: each was the fastest somewhere, 3 most often (decision 146). Where
+all tiles run at once the best of them takes 1.02 times as long as 1, and never less than 0.995 (decision 154)."""
 _IDLE_SHARE = 1 / 3
 """With tiles for fewer of the multiprocessors, other kernels split sums along K."""
 
@@ -110,11 +111,17 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     if _fills_by_all_rows(problem, device) and _has_all_rows(config, problem):
         found = [config, config.replace(num_ctas=CLUSTER)]
     elif problem.m > FEW_ROWS and sides in _best_tiles(problem, device):
-        widest = max(_GROUPS[0], -(-problem.n // config.integer("BLOCK_SIZE_N")))
-        groups = _GROUPS if fills_waves(problem, device) else _GROUPS[:1]
-        found = [config.replace(GROUP_SIZE_M=min(group, widest)) for group in groups]
+        found = [config.replace(GROUP_SIZE_M=group) for group in _groups(config, problem, device)]
     at_once = (one for one in tiles_at_once(problem, device) if _alike(one, config, (*SIDES, "num_warps")))
     yield from dict.fromkeys((*(deepest(one, problem, device) for one in found), *at_once))
+
+
+def _groups(config: Config, problem: Problem, device: Device) -> list[int]:
+    """The orders that a tile is tried in for more than `FEW_ROWS` rows of A: none but one where all run at once."""
+    if problem.m <= _MOST_ROWS_AT_ONCE and tiles(config, problem) <= device.sm_count:
+        return [1]
+    widest = max(_GROUPS[0], -(-problem.n // config.integer("BLOCK_SIZE_N")))
+    return [min(group, widest) for group in (_GROUPS if fills_waves(problem, device) else _GROUPS[:1])]
 
 
 def _alike(one: Config, other: Config, names: tuple[str, ...]) -> bool:
@@ -135,11 +142,12 @@ def _heights_of_few(problem: Problem) -> list[int]:
 def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Tiles that all run at once and keep the device busy, the likeliest by the model, the best first.
 
-    Each has a whole share of A's rows, or up to 7 more.
+    Each has a whole share of A's rows, or up to 7 more; of more than `FEW_ROWS` also the least height (decision 154).
     """
     if problem.m > _MOST_ROWS_AT_ONCE:
         return ()
     heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
+    heights |= {HEIGHTS[0]} if problem.m > FEW_ROWS else set()
     found = [
         tile_config(rows, columns, problem, device, **kind)
         for rows in sorted(heights & {*HEIGHTS})
@@ -162,7 +170,7 @@ def _kinds_at_once(down: int, across: int, device: Device) -> Iterator[Mapping[s
 
 
 def for_many_rows(config: Config) -> bool:
-    """Whether a config is one for more than `FEW_ROWS` rows of A: these alone walk over tiles in groups."""
+    """Whether a config walks over tiles in groups, as for more than `FEW_ROWS` rows of A where not all run at once."""
     return config.integer("GROUP_SIZE_M", 1) > 1
 
 
