@@ -21,6 +21,7 @@ from typing import Any
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
+from tuner.kernels.gemm.hopper.any_height_space import MOST_ROWS_AT_ONCE
 from tuner.kernels.gemm.hopper.any_height_tile import NAME
 from tuner.kernels.gemm.hopper.resources import tiles
 
@@ -30,8 +31,6 @@ import record
 RESULTS = Path(__file__).parents[1] / "results"
 DRAWS = [RESULTS / f"{name}-h200.json" for name in ("cluster-tiles", "cluster-tiles-again", "cluster-tiles-third")]
 DEVICE = KNOWN["sm_90"]
-MANY_ROWS = 640
-"""The rows of A up to which the kernel tries tiles because they all run at once."""
 
 
 def main() -> None:
@@ -50,14 +49,14 @@ def summary_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     for each in found:
         problem = Problem(*each["shape"], dtype="bf16", layout="nt")
         us = dict(medians(each))
-        (few if problem.m <= MANY_ROWS else many).extend(groups_over_one(us, problem))
+        (few if problem.m <= MOST_ROWS_AT_ONCE else many).extend(groups_over_one(us, problem))
         default = registry.default_config(problem, DEVICE)
         unplayed += default not in us
         if default in us:
             over[str(problem)] = us[default] / min(us.values())
     worst = max(over, key=lambda problem: over[problem])
     return {
-        "groups_over_one": {f"up to {MANY_ROWS} rows": spread(few), "more": spread(many)},
+        "groups_over_one": {f"up to {MOST_ROWS_AT_ONCE} rows": spread(few), "more": spread(many)},
         "default_over_fastest": spread(list(over.values())) | {"where": worst, "not played": unplayed},
     }
 

@@ -111,7 +111,7 @@ def _bring(
 
     named = {split(problem)[0]: problem for name in suites for problem in suite_files.load(name)}
     brought = bring(paths, out, Wanted(device, frozenset(named) if suites else None))
-    whole = [table.load(one.path) for one in brought]
+    whole = [table.load(one.path) for one in brought] if suites or with_kernels else []
     held = {split(row.problem)[0] for one in whole for row in one.rows}
     absent = [str(problem) for key, problem in named.items() if key not in held]
     if absent:

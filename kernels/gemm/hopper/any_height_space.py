@@ -46,7 +46,7 @@ _ROWS_OF_MANY = {128: (80, 256), 192: (80, 192), 256: (80, 208)}
 
 From 136x256 on a thread spills up to 256 bytes where `out` has strides that TMA cannot write.
 """
-_MOST_ROWS_AT_ONCE = 640
+MOST_ROWS_AT_ONCE = 640
 """Rows of A up to which tiles are tried that all run at once: of more, others were as fast (decision 152)."""
 BUSY = 0.7
 """The share of the multiprocessors that such tiles have to keep busy."""
@@ -118,7 +118,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 def _groups(config: Config, problem: Problem, device: Device) -> list[int]:
     """The orders that a tile is tried in for more than `FEW_ROWS` rows of A: none but one where all run at once."""
-    if problem.m <= _MOST_ROWS_AT_ONCE and tiles(config, problem) <= device.sm_count:
+    if problem.m <= MOST_ROWS_AT_ONCE and tiles(config, problem) <= device.sm_count:
         return [1]
     widest = max(_GROUPS[0], -(-problem.n // config.integer("BLOCK_SIZE_N")))
     return [min(group, widest) for group in (_GROUPS if fills_waves(problem, device) else _GROUPS[:1])]
@@ -144,7 +144,7 @@ def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
 
     Each has a whole share of A's rows, or up to 7 more; of more than `FEW_ROWS` also the least height (decision 154).
     """
-    if problem.m > _MOST_ROWS_AT_ONCE:
+    if problem.m > MOST_ROWS_AT_ONCE:
         return ()
     heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
     heights |= {HEIGHTS[0]} if problem.m > FEW_ROWS else set()
