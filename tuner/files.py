@@ -49,6 +49,18 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
         raise error(f"cannot read the {noun} {path}: {_why(e)}: name another file") from e
 
 
+def content(path: str) -> bytes:
+    """A small file's bytes.
+
+    Without a Path and a buffer, which take as long as all else: a process's first call reads a hundred.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read()
+
+
 def parse_json(content: str | bytes) -> Any:
     """Parse JSON, which is in UTF-8 where it is given as bytes; a ValueError says in a few words why it is none."""
     try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
-from pathlib import Path
+import os
+from collections.abc import Iterator
 
-_HERE = Path(__file__).parents[1]
+from tuner.files import content
+
+_HERE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
 
 
 @functools.cache
@@ -15,12 +17,23 @@ def digest() -> str:
     """SHA-256 over the kernels' modules; "" where they are not files, as in a zip archive."""
     found = hashlib.sha256()
     try:
-        # By names, not by `Path.rglob`: a process's first call waits for this.
-        names = sorted(glob.glob("**/*.py", root_dir=_HERE, recursive=True))  # noqa: PTH207
+        names = sorted(_modules(_HERE))
         for name in names:
-            content = (_HERE / name).read_bytes()
-            found.update(f"{name} {len(content)}\n".encode())
-            found.update(content)
+            source = content(f"{_HERE}/{name}")
+            found.update(f"{name} {len(source)}\n".encode())
+            found.update(source)
     except OSError:
         return ""
     return found.hexdigest() if names else ""
+
+
+def _modules(folder: str, above: str = "") -> Iterator[str]:
+    """The modules in a folder and below it, by their paths from it; not by `glob`: a first call waits for this."""
+    with os.scandir(folder) as entries:
+        for each in entries:
+            if each.name.startswith((".", "__pycache__")):
+                continue
+            if each.name.endswith(".py"):
+                yield above + each.name
+            elif each.is_dir():
+                yield from _modules(each.path, f"{above}{each.name}/")

@@ -34,7 +34,8 @@ class AnyRowsPlan:
     Attributes:
         launch_range: The Ms that it holds for.
         serves: Whether the op may use these launches for one of them.
-        steps: Of each of its launches, what makes the step for another M.
+        launches: What was launched for an M, or prepared.
+        m: That M.
         like: An empty tensor like the result.
         columns: The result's last size.
         guards: The tests of a call's tensors, whose number of rows they leave open, by the other sizes of the first.
@@ -44,12 +45,14 @@ class AnyRowsPlan:
 
     launch_range: LaunchRange
     serves: Callable[[int], bool]
-    steps: Sequence[Callable[[int], Step]]
+    launches: Sequence[RecordedLaunch]
+    m: int
     like: Tensor
     columns: int
     guards: dict[tuple[int, ...], Callable[..., bool]]
     is_tried: bool
     is_bad: bool = False
+    _steps: Sequence[Callable[[int], Step]] | None = None
 
     @staticmethod
     def of(
@@ -86,9 +89,9 @@ class AnyRowsPlan:
         like, columns = result.new_empty(0), result.shape[-1]
         guards = {rows.shape[1:]: make_guard((rows, *given[1:]), None, any_rows=True)}
         return [
-            AnyRowsPlan(launch_range, serves, steps, like, columns, guards, is_tried=each is launches)
+            AnyRowsPlan(launch_range, serves, each, m, like, columns, guards, is_tried=each is launches)
             for launch_range, each, m in known
-            if (steps := _steps(each, launch_range, m)) is not None
+            if _stands_where_said(each, launch_range, m)
         ]
 
     def plan(self, given: Sequence[Tensor], m: int) -> BoundPlan | None:
@@ -99,13 +102,29 @@ class AnyRowsPlan:
         guard = self._guard(given)
         if guard is None or not (guard(*given) and self.launch_range.serves(m) and self.serves(m)):
             return None
-        plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self.steps], ())
+        steps = self._made_steps()
+        if steps is None:
+            self.is_bad = True
+            return None
+        plan = LaunchPlan(a.device.index or 0, [each(m) for each in steps], ())
         allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
         bound = bind(plan, allocate, lambda a, *rest: a.shape[0] == first and guard(a, *rest), lambda _addresses: True)
         if self.is_tried:
             return bound
         run_two, run_new = self._trying(bound.run_two), self._trying(bound.run_new)
         return replace(bound, run_two=run_two, run_new=run_new, is_tried=False)
+
+    def _made_steps(self) -> Sequence[Callable[[int], Step]] | None:
+        """Of each launch what makes the step for an M; None where one cannot be made so.
+
+        They are made for the first M that asks: a family's first call prepares dozens of ranges.
+        """
+        if self._steps is None:
+            by_launch = zip(self.launches, self.launch_range.places, strict=True)
+            made = [launch.steps(places) for launch, places in by_launch]
+            steps = [each for each in made if each is not None]
+            self._steps = steps if len(steps) == len(made) else None
+        return self._steps
 
     def _trying(self, run: Callable[..., Tensor]) -> Callable[..., Tensor | None]:
         """The same, but None where a launch fails: the long way then finds another config."""
@@ -145,17 +164,13 @@ class AnyRowsPlan:
         return self.guards.setdefault(a.shape[1:], make_guard(given, None, any_rows=True))
 
 
-def _steps(launches: Sequence[RecordedLaunch], launch_range: LaunchRange, m: int) -> list[Callable[[int], Step]] | None:
-    """Of the launches of an M what makes the step for another; None where M does not stand at the places said."""
+def _stands_where_said(launches: Sequence[RecordedLaunch], launch_range: LaunchRange, m: int) -> bool:
+    """Whether the launches of an M have it at a range's places, and only there."""
     if len(launches) != len(launch_range.places):
-        return None
-    by_launch = [*zip(launches, launch_range.places, strict=True)]
+        return False
+    by_launch = zip(launches, launch_range.places, strict=True)
     numbers = {launch.number(place) for launch, places in by_launch for place in places}
-    if numbers != ({m} if launch_range.first_m < launch_range.last_m else set()):
-        return None
-    made = [launch.steps(places) for launch, places in by_launch]
-    steps = [each for each in made if each is not None]
-    return steps if len(steps) == len(made) else None
+    return numbers == ({m} if launch_range.first_m < launch_range.last_m else set())
 
 
 class AnyRowsCache:

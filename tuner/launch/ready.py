@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tuner.files import content
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -87,7 +88,7 @@ class ReadyKernel:
             OSError, AttributeError, KeyError, TypeError, ValueError: its files are not those that the index names.
             RuntimeError: the driver refuses it.
         """
-        found = {suffix: (folder / f"{digest}.{suffix}").read_bytes() for suffix, digest in entry.files.items()}
+        found = {suffix: content(f"{folder}/{digest}.{suffix}") for suffix, digest in entry.files.items()}
         if any(hashlib.sha256(found[suffix]).hexdigest() != digest for suffix, digest in entry.files.items()):
             raise ValueError("a file was changed")
         fields = json.loads(found["json"])

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.errors import KernelError
@@ -195,12 +194,11 @@ def grade(row: Row) -> str:
     return "exact" if row.made.environment.triton == devices.triton_version() else "compatible"
 
 
-@dataclass(frozen=True, slots=True)
 class _Both(Iterable[DeviceWinners]):
     """All sources that the user named, then the tables of triton-tuner."""
 
-    by_source: Iterable[DeviceWinners]
-    ours: Iterable[DeviceWinners]
+    def __init__(self, by_source: Iterable[DeviceWinners], ours: Iterable[DeviceWinners]) -> None:
+        self.by_source, self.ours = by_source, ours
 
     def __iter__(self) -> Iterator[DeviceWinners]:
         return itertools.chain(self.by_source, self.ours)

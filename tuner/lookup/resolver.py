@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -176,14 +175,14 @@ class Resolver:
         return match_rules.can_run(match.config, problem, device)
 
 
-@dataclass(frozen=True, slots=True)
 class _Repeatable(Generic[T], Iterable[T]):
     """A generator that starts anew each time it is gone through."""
 
-    start: Callable[[], Iterator[T]]
+    def __init__(self, start: Callable[[], Iterator[T]]) -> None:
+        self._start = start
 
     def __iter__(self) -> Iterator[T]:
-        return self.start()
+        return self._start()
 
 
 def _expect(problem: object) -> None:

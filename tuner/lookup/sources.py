@@ -16,7 +16,7 @@ import importlib.util
 import os
 import sys
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -150,6 +150,10 @@ class TablePackage(_Folder):
             return None
 
     def _folder(self) -> Traversable:
+        return self._found
+
+    @functools.cached_property
+    def _found(self) -> Traversable:
         return _package_folder(self.point.value)
 
 
@@ -289,6 +293,8 @@ def _package_folder(name: str) -> Traversable:
         spec = _spec_of(name)
         if spec is None:
             raise TableError(f"entry point of {GROUP} names {name!r}: there is no such package")
+        if isinstance(spec.loader, SourceFileLoader):
+            return Path(spec.loader.path).parent  # importlib's own reader imports what reads archives
         return importlib.resources.files(importlib.util.module_from_spec(spec))
     except (AttributeError, ImportError, OSError, TypeError, ValueError) as e:  # loaders differ in what they can do
         raise TableError(f"entry point of {GROUP} names {name!r}, whose files cannot be read: {e}") from e
