@@ -66,6 +66,8 @@ PARTS = ("tune", "play", "compiled", "first", "batches")
 OTHER_PARTS = ("import",)
 SAMPLE_S = 0.03
 """How long one sample of a round takes, so that the clock's own steps do not count."""
+FULL_SPEED = 1.3
+"""By how much longer than the shortest a loop may take on a host at full speed."""
 MOST_SEQUENCES = 128
 GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 Step = Callable[[], Any]
@@ -421,20 +423,26 @@ def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]
 def first(options: argparse.Namespace) -> dict[str, Any]:
     """The first step of fresh processes, of torch alone and accelerated, in turns in an order drawn anew.
 
-    A host's clock may change by half between processes. So the ratio is given also of the seconds over what a fixed
-    loop of Python took just before.
+    A host may run Python at half the speed for some processes and not for others. So a fixed loop is timed just before
+    each step, and the ratio is also given of the starts whose loop ran at full speed.
     """
     took: dict[str, list[dict[str, float]]] = {"torch": [], "tuner": []}
     for turn in range(options.starts):
         for name in random.Random(turn).sample(list(took), 2):
             took[name].append(child(options, f"first-{name}"))
-    seconds = {name: statistics.median(each["seconds"] for each in some) for name, some in took.items()}
-    loops = {name: statistics.median(each["seconds"] / each["loop_s"] for each in some) for name, some in took.items()}
-    return {
-        **took,
-        "tuner_over_torch": round(seconds["tuner"] / seconds["torch"], 3),
-        "tuner_over_torch_by_loops": round(loops["tuner"] / loops["torch"], 3),
-    }
+    fastest = min(each["loop_s"] for some in took.values() for each in some)
+    found: dict[str, Any] = {**took, "tuner_over_torch": over_torch(took)}
+    full = {name: [each for each in some if each["loop_s"] <= FULL_SPEED * fastest] for name, some in took.items()}
+    if all(full.values()):
+        found["at_full_speed"] = {"tuner_over_torch": over_torch(full)}
+        found["at_full_speed"] |= {f"{name}_starts": len(some) for name, some in full.items()}
+    return found
+
+
+def over_torch(took: dict[str, list[dict[str, float]]]) -> float:
+    """The median time of first steps over torch's."""
+    medians = {name: statistics.median(each["seconds"] for each in some) for name, some in took.items()}
+    return round(medians["tuner"] / medians["torch"], 3)
 
 
 def first_step(options: argparse.Namespace, name: str) -> dict[str, float]:
