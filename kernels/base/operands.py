@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -103,8 +104,7 @@ def exchanged(problem: Problem) -> Problem:
     return problem.exchanged()
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """How a matrix lies in memory.
 
     Attributes:

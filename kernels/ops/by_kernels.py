@@ -115,7 +115,7 @@ def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[Launch
         for launch_range in () if row.config in seen else _launch_ranges_of(row.problem, call.device, row.config):
             launches = _without_memory(row.problem.with_m(launch_range.first_m), row.config, recording.find)
             if launches is not None:
-                yield replace(launch_range, serves=serves(row.problem, call.device, row.config, TUNED)), launches
+                yield launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 
@@ -150,7 +150,7 @@ def _launch_range(call: CheckedCall) -> LaunchRange | None:
     if launch_range is None:
         return None
     rules = ("default",) if match.rule == "default" else TUNED
-    return replace(launch_range, serves=serves(problem, device, match.config, rules))
+    return launch_range._replace(serves=serves(problem, device, match.config, rules))
 
 
 def _shipped(op: str, device: Device, index: int | None) -> Callable[[Launch], Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +61,7 @@ def launch(call: CheckedCall) -> Recording | None:
             raise
         _lost.add((problem.family, device.slug, match.config))
         return None
-    recording.launch_range = replace(found.launch_range, serves=serves(problem, device, match.config, TUNED))
+    recording.launch_range = found.launch_range._replace(serves=serves(problem, device, match.config, TUNED))
     family = (problem.family, device.slug, index)
     if index is None or not torch.cuda.is_current_stream_capturing():
         if family not in _families:
@@ -100,7 +99,7 @@ def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[tuple[Laun
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
             with contextlib.suppress(*failures(*_UNREADABLE)):
                 launches = held.launches(each, each.launch_range.first_m, call.index)
-                yield replace(each.launch_range, serves=serves(row.problem, call.device, row.config, TUNED)), launches
+                yield each.launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED)), launches
         seen.add(row.config)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -16,8 +16,7 @@ from tuner.problem import Problem
 from tuner.problem.gemm_fields import MAX_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class RowsCall:
+class RowsCall(NamedTuple):
     """A call whose arguments were checked.
 
     Attributes:

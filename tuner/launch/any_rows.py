@@ -10,7 +10,7 @@ other ranges (`plan.PreparedLaunches`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -112,7 +112,7 @@ class AnyRowsPlan:
         if self.is_tried:
             return bound
         run_two, run_new = self._trying(bound.run_two), self._trying(bound.run_new)
-        return replace(bound, run_two=run_two, run_new=run_new, is_tried=False)
+        return bound._replace(run_two=run_two, run_new=run_new, is_tried=False)
 
     def _made_steps(self) -> Sequence[Callable[[int], Step]] | None:
         """Of each launch what makes the step for an M; None where one cannot be made so.

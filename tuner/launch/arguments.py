@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 Place = tuple[int, ...]
 """Where a launch is given a number: the index of an argument, and of a descriptor's argument the axis of its shape."""
@@ -23,8 +22,7 @@ own_address: Callable[[Any], int] = operator.methodcaller("data_ptr")
 """A tensor's own address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Memory that a recorded launch was given.
 
     Attributes:
@@ -39,16 +37,14 @@ class Address:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class AddressArgument:
+class AddressArgument(NamedTuple):
     """An argument's memory: the slot of a call's address, and an offset from it in bytes."""
 
     slot: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorArgument:
+class DescriptorArgument(NamedTuple):
     """A TMA descriptor without its tensor, which a plan must not keep alive.
 
     Attributes:
@@ -62,7 +58,7 @@ class DescriptorArgument:
     def with_extent(self, axis: int, extent: int) -> DescriptorArgument:
         """The same with another extent of an axis."""
         shape = [extent if at == axis else each for at, each in enumerate(self.rest["shape"])]
-        return replace(self, rest={**self.rest, "shape": shape})
+        return self._replace(rest={**self.rest, "shape": shape})
 
     @property
     def fields(self) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from tuner.launch.plan import LaunchPlan
 Addresses = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPlan:
+class BoundPlan(NamedTuple):
     """A plan with everything that a call needs.
 
     Attributes:

@@ -12,8 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from ctypes import byref
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.launch import compat
 
@@ -55,8 +54,7 @@ _buffers: list[tuple[memoryview, Any, Any]] = []
 """Memory to encode descriptors into, and for the address. A thread takes one out, so that no two write it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A function of a loaded binary: its handles and resources, and the threads that a program of it may have."""
 
     module: int

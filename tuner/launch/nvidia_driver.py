@@ -8,7 +8,6 @@ launched by `DriverLauncher` too.
 from __future__ import annotations
 
 import functools
-from dataclasses import astuple
 from typing import Any
 
 from tuner.errors import KernelError
@@ -46,7 +45,7 @@ class _DriverUtils:
         self.unload_module = cuda.unload
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
-        return astuple(cuda.load(name, binary, shared, device))
+        return cuda.load(name, binary, shared, device)
 
     def __getattr__(self, name: str) -> Any:
         raise self._why

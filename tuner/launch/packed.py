@@ -8,9 +8,8 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.launch import cuda
 
@@ -70,8 +69,7 @@ def packer_of(signature: Mapping[str, Any], metadata: Any) -> Packer | None:
     return None if kinds is None else Packer(kinds, metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """The memory of one launch: its configuration, addresses of the call, the arguments, pointers to them, attributes.
 
     The driver copies all of it before a launch returns, so a frame serves one launch after the other, on one thread at

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.bounded import make_room
 from tuner.launch import active_driver, compat
@@ -31,8 +31,7 @@ MOST_OF_A_KEY = 16
 """Plans of one key at most: they are tried one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Temporary:
+class Temporary(NamedTuple):
     """Memory that a launch needs beside its operands.
 
     Attributes:
@@ -44,8 +43,7 @@ class Temporary:
     make: Make
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRange:
+class LaunchRange(NamedTuple):
     """Ms that one config serves by the same launches, in which M alone differs.
 
     Attributes:
@@ -60,8 +58,7 @@ class LaunchRange:
     serves: Callable[[int], bool] = lambda _m: True
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedLaunches:
+class PreparedLaunches(NamedTuple):
     """What operands without memory would launch, by kernels that are loaded.
 
     Attributes:

@@ -12,10 +12,9 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,8 +36,7 @@ ALIGNMENT = 16
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
+class _Described(NamedTuple):
     """One launch as an index holds it: the key of its binary, and the rest of `RecordedLaunch`."""
 
     key: str
@@ -47,8 +45,7 @@ class _Described:
     concurrent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyRange:
+class ReadyRange(NamedTuple):
     """Ms that one config serves by launches that differ in M alone.
 
     Attributes:

@@ -10,9 +10,8 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.launch import arguments as described
 from tuner.launch import compat, cuda
@@ -38,8 +37,7 @@ class _Pointer:
         return self.at
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLaunch:
+class RecordedLaunch(NamedTuple):
     """A launch that ran, ready to run again on other addresses.
 
     Attributes:
@@ -72,7 +70,7 @@ class RecordedLaunch:
         """The same launch with another number at some places."""
         grid = (number, *self.grid[1:]) if GRID in places else self.grid
         within = [place for place in places if place != GRID]
-        return replace(self, grid=grid, given=described.with_number(self.given, within, number))
+        return self._replace(grid=grid, given=described.with_number(self.given, within, number))
 
 
 def recorded_launch(
@@ -227,8 +225,7 @@ class _DeviceArguments:
         return [each.writer(frame.memory, frame.arguments_at + offsets[each.here]) for each in self._computed]
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
+class _Computed(NamedTuple):
     """An argument that follows from an address of the call: that address and an offset, or a descriptor.
 
     Attributes:

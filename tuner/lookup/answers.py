@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.bounded import make_room
 from tuner.lookup.decision import Match
@@ -16,8 +15,7 @@ MOST = 65_536
 """Answers kept, 2.5 KB each with the row (benchmarks/results/loading.json): M may take every value in a server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(NamedTuple):
     """The answer for a problem whose calls are counted."""
 
     match: Match

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner import files
 from tuner.errors import TableError
@@ -39,8 +39,7 @@ _IN_FILE_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """An op or a device's slug, which are parts of the name that a table from elsewhere is written under."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTable:
+class ParsedTable(NamedTuple):
     """A table's file, of which all but the rows was checked.
 
     Attributes:

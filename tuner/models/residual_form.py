@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -62,8 +61,7 @@ class ResidualStep(NamedTuple):
     passes_rest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResidualForm:
+class ResidualForm(NamedTuple):
     """A layer that adds what one block after the other gives.
 
     Attributes:
