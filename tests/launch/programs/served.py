@@ -73,13 +73,16 @@ def specialized() -> None:
 
 
 def families() -> None:
-    """By a table's ranges, at the Ms given; the kernels' modules that are there after each call."""
+    """By a table's ranges, at the Ms given; the kernels' modules that are there after each call, and steps made."""
     tuner.use(sys.argv[2])
+    make, made = step._direct_steps, list[Any]()
+    step._direct_steps = lambda *given: made.append(given) or make(*given)
     layout, k, n = [*sys.argv[4:], *("nn", "256", "256")[len(sys.argv) - 4 :]]
     weight = stub_matmul.half(int(n), int(k)).t() if layout == "nt" else stub_matmul.half(int(k), int(n))
     for m in json.loads(sys.argv[3]):
         call(stub_matmul.half(m, int(k)), weight)
         told[-1]["imported"] = [name for name in ("pointer", "tma") if f"tuner.kernels.gemm.{name}" in sys.modules]
+        told[-1]["steps"] = len(made)
 
 
 def gated() -> None:
