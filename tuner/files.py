@@ -52,7 +52,7 @@ def read_bytes(path: Path, noun: str, *, error: type[TunerError] = TunerError) -
 def content(path: str) -> bytes:
     """A small file's bytes.
 
-    Without a Path and a buffer, which take as long as all else: a process's first call reads a hundred.
+    Without a Path and a buffer, which take as long as all else: a process's first call reads hundreds.
 
     Raises:
         OSError: it cannot be read.

@@ -100,15 +100,27 @@ def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_st
     assert [each.printed["compiled"] for each in (one, both)] == [0, 0]
 
 
-def test_a_range_is_made_ready_for_the_first_m_that_is_in_it(make_stub, make_rows, make_family, tmp_path):
-    """A family has dozens of ranges: what launches them would be a tenth of its first call."""
+@pytest.fixture(scope="module")
+def four_ranges(make_stub, make_rows, make_family, tmp_path_factory):
+    """A table of a family with four ranges, with its kernels."""
     winners = dict.fromkeys((Problem(m, 256, 256) for m in (64, 128, 192, 256)), WINNERS[Problem(256, 512, 256)])
     family = make_family(64, 128, 192, 256, problem=Problem(256, 256, 256))
-    path = replace(make_rows(winners), families=(family,)).write(tmp_path)
+    path = replace(make_rows(winners), families=(family,)).write(tmp_path_factory.mktemp("ranges"))
     make_stub().run("ship.py", str(path))
-    told = make_stub().run("served.py", "families", str(path), "[40, 200, 201, 100, 41]").printed["calls"]
+    return path
+
+
+def test_a_range_is_made_ready_for_the_first_m_that_is_in_it(make_stub, four_ranges):
+    """A family has dozens of ranges: what launches them would be a tenth of its first call."""
+    told = make_stub().run("served.py", "families", str(four_ranges), "[40, 200, 201, 100, 41]").printed["calls"]
     assert [call["steps"] for call in told] == [2, 3, 3, 4, 5], "the first call runs its own, and stores a plan of it"
     assert [call["looked"] for call in told] == [0] * 5
+
+
+def test_no_range_is_kept_where_the_driver_alone_cannot_launch_it(make_stub, four_ranges):
+    """It would be tried, and stored again, at each M."""
+    report = make_stub().run("served.py", "indirect", str(four_ranges), "[40, 200, 201, 100]")
+    assert (report.printed["calls"][-1]["kept"], len(report.launches)) == (0, 4)
 
 
 def test_the_default_beside_a_winner_is_shipped_for_operands_that_are_not_aligned(make_stub, shipped):

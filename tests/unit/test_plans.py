@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_a_plan_that_served_at_addresses_is_forgotten_with_the_others(plans):
     assert plans.by_address == {}
     plans.add_address("plan", "key", "addresses")
     assert plans.by_address == {}, "a call that began before sources changed kept its plan"
+
+
+def test_a_range_that_failed_makes_room_for_another():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from tuner.launch.any_rows import AnyRowsCache
+
+    cache, given, sources = AnyRowsCache(), [torch.empty(4, 8)], lookup.resolver()
+    first, second, third = (SimpleNamespace(is_bad=False, serves_like=lambda *_: False) for _ in range(3))
+    cache.add(first, given, (16,), (), sources)
+    cache.add(second, given, (16,), (), sources)
+    first.is_bad = True
+    cache.add(third, given, (16,), (), sources)
+    assert list(cache._by_kind.values()) == [(third, second)]
 
 
 def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):

@@ -8,7 +8,9 @@ import re
 import shutil
 import sys
 import textwrap
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,31 @@ def test_a_package_in_a_zip_file_is_read(tmp_path, make_row, make_table, ship, m
     monkeypatch.syspath_prepend(str(archive))
     tuner.use(None)
     assert source_of() == "package ziplib.tuned"
+
+
+def test_the_files_of_a_package_are_where_its_own_loader_says(tmp_path, make_row, make_table, ship, monkeypatch):
+    """As of an editable install by meson-python, whose generated files lie in a build folder."""
+    folder = ship("builtlib.tuned")
+    make_table(make_row()).write(tmp_path)
+
+    class Reader:
+        def files(self):
+            return tmp_path
+
+    class Loader(SourceFileLoader):
+        def get_resource_reader(self, _module):
+            return Reader()
+
+    class Finder:
+        def find_spec(self, name, _path, _target=None):
+            if name != "builtlib.tuned":
+                return None
+            loader = Loader(name, str(folder / "__init__.py"))
+            return spec_from_file_location(name, loader.path, loader=loader, submodule_search_locations=[str(folder)])
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    tuner.use(None)
+    assert source_of() == "package builtlib.tuned"
 
 
 def test_an_entry_point_to_nowhere_is_one_warning_and_the_next_package_serves(make_row, make_table, ship, caplog):

@@ -10,7 +10,7 @@ other ranges (`plan.PreparedLaunches`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -34,8 +34,7 @@ class AnyRowsPlan:
     Attributes:
         launch_range: The Ms that it holds for.
         serves: Whether the op may use these launches for one of them.
-        launches: What was launched for an M, or prepared.
-        m: That M.
+        launches: What was launched for one of them, or prepared.
         like: An empty tensor like the result.
         columns: The result's last size.
         guards: The tests of a call's tensors, whose number of rows they leave open, by the other sizes of the first.
@@ -46,13 +45,12 @@ class AnyRowsPlan:
     launch_range: LaunchRange
     serves: Callable[[int], bool]
     launches: Sequence[RecordedLaunch]
-    m: int
     like: Tensor
     columns: int
     guards: dict[tuple[int, ...], Callable[..., bool]]
     is_tried: bool
     is_bad: bool = False
-    _steps: Sequence[Callable[[int], Step]] | None = None
+    _steps: Sequence[Callable[[int], Step]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -89,9 +87,9 @@ class AnyRowsPlan:
         like, columns = result.new_empty(0), result.shape[-1]
         guards = {rows.shape[1:]: make_guard((rows, *given[1:]), None, any_rows=True)}
         return [
-            AnyRowsPlan(launch_range, serves, each, m, like, columns, guards, is_tried=each is launches)
+            AnyRowsPlan(launch_range, serves, each, like, columns, guards, is_tried=each is launches)
             for launch_range, each, m in known
-            if _stands_where_said(each, launch_range, m)
+            if _can_take_another(each, launch_range, m)
         ]
 
     def plan(self, given: Sequence[Tensor], m: int) -> BoundPlan | None:
@@ -102,11 +100,11 @@ class AnyRowsPlan:
         guard = self._guard(given)
         if guard is None or not (guard(*given) and self.launch_range.serves(m) and self.serves(m)):
             return None
-        steps = self._made_steps()
-        if steps is None:
+        try:
+            plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self._made_steps()], ())
+        except failures():
             self.is_bad = True
             return None
-        plan = LaunchPlan(a.device.index or 0, [each(m) for each in steps], ())
         allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
         bound = bind(plan, allocate, lambda a, *rest: a.shape[0] == first and guard(a, *rest), lambda _addresses: True)
         if self.is_tried:
@@ -114,16 +112,14 @@ class AnyRowsPlan:
         run_two, run_new = self._trying(bound.run_two), self._trying(bound.run_new)
         return bound._replace(run_two=run_two, run_new=run_new, is_tried=False)
 
-    def _made_steps(self) -> Sequence[Callable[[int], Step]] | None:
-        """Of each launch what makes the step for an M; None where one cannot be made so.
+    def _made_steps(self) -> Sequence[Callable[[int], Step]]:
+        """Of each launch what makes the step for an M.
 
         They are made for the first M that asks: a family's first call prepares dozens of ranges.
         """
         if self._steps is None:
             by_launch = zip(self.launches, self.launch_range.places, strict=True)
-            made = [launch.steps(places) for launch, places in by_launch]
-            steps = [each for each in made if each is not None]
-            self._steps = steps if len(steps) == len(made) else None
+            self._steps = [launch.steps(places) for launch, places in by_launch]
         return self._steps
 
     def _trying(self, run: Callable[..., Tensor]) -> Callable[..., Tensor | None]:
@@ -164,13 +160,14 @@ class AnyRowsPlan:
         return self.guards.setdefault(a.shape[1:], make_guard(given, None, any_rows=True))
 
 
-def _stands_where_said(launches: Sequence[RecordedLaunch], launch_range: LaunchRange, m: int) -> bool:
-    """Whether the launches of an M have it at a range's places, and only there."""
+def _can_take_another(launches: Sequence[RecordedLaunch], launch_range: LaunchRange, m: int) -> bool:
+    """Whether the launches of an M can be made for another: it stands at the range's places, and only there."""
     if len(launches) != len(launch_range.places):
         return False
-    by_launch = zip(launches, launch_range.places, strict=True)
+    by_launch = [*zip(launches, launch_range.places, strict=True)]
     numbers = {launch.number(place) for launch, places in by_launch for place in places}
-    return numbers == ({m} if launch_range.first_m < launch_range.last_m else set())
+    stands_there = numbers == ({m} if launch_range.first_m < launch_range.last_m else set())
+    return stands_there and all(launch.is_direct(places) for launch, places in by_launch)
 
 
 class AnyRowsCache:
@@ -202,7 +199,7 @@ class AnyRowsCache:
         """Store what a call left, unless the sources have changed since its config was looked up."""
         kind = _kind(given, addresses, options)
         make_room(self._by_kind, MOST_KEYS)
-        known = self._by_kind.get(kind, ())
+        known = tuple(each for each in self._by_kind.get(kind, ()) if not each.is_bad)
         if any(each.serves_like(made, given) for each in known):
             return
         self._by_kind[kind] = (made, *known[: MOST_OF_A_KIND - 1])

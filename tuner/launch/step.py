@@ -52,15 +52,22 @@ class RecordedLaunch(NamedTuple):
 
     def step(self) -> Step:
         """Make the step that launches this."""
-        steps = _direct_steps(self)
-        return _run_step(self) if steps is None else steps(None)
+        return _direct_steps(self)(None) if self.is_direct() else _run_step(self)
 
-    def steps(self, places: Collection[Place]) -> Callable[[int], Step] | None:
+    def steps(self, places: Collection[Place]) -> Callable[[int], Step]:
         """What makes the step of this launch with another number at some places, each of which holds one.
 
-        None where that takes more than the driver itself. The steps share what one launch after the other may use.
+        Of a launch that `is_direct`. The steps share what one launch after the other may use.
         """
         return _direct_steps(self, places)
+
+    def is_direct(self, places: Collection[Place] = ()) -> bool:
+        """Whether its steps, with a number at some places, take the driver itself and nothing else."""
+        kernel = self.kernel
+        if _packer(kernel) is None or cuda.launcher() is None or 0 in self.grid or kernel.metadata.global_scratch_size:
+            return False
+        # What is encoded of padded elements of 4 bits has other extents.
+        return not (places and any(meta["fp4_padded"] for meta in kernel.metadata.tensordesc_meta or ()))
 
     def number(self, place: Place) -> int | None:
         """The whole number at a place; None where there is none."""
@@ -112,8 +119,8 @@ def _run_step(recorded: RecordedLaunch) -> Step:
     return step
 
 
-def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> Callable[[int | None], Step] | None:
-    """Makes steps by the driver itself, with a number at some places; None where a launch is more than that.
+def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> Callable[[int | None], Step]:
+    """Makes steps by the driver itself, with a number at some places, of a launch that `is_direct`.
 
     The number stands behind a call's addresses, where each step writes it, and arguments that are the number point
     there. So the steps of all numbers share their frames. A frame that last served another number gets the descriptors
@@ -121,10 +128,8 @@ def _direct_steps(recorded: RecordedLaunch, places: Collection[Place] = ()) -> C
     """
     kernel, grid = recorded.kernel, recorded.grid
     packer, launch = _packer(kernel), cuda.launcher()
-    if packer is None or launch is None or 0 in grid or kernel.metadata.global_scratch_size:
-        return None
-    if places and any(meta["fp4_padded"] for meta in kernel.metadata.tensordesc_meta or ()):
-        return None  # what is encoded has other extents
+    assert packer is not None
+    assert launch is not None
     arguments = _DeviceArguments(kernel, recorded.given, places)
     function = ctypes.c_void_p(kernel.function)
     frames: list[Any] = []

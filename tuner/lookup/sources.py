@@ -293,7 +293,7 @@ def _package_folder(name: str) -> Traversable:
         spec = _spec_of(name)
         if spec is None:
             raise TableError(f"entry point of {GROUP} names {name!r}: there is no such package")
-        if isinstance(spec.loader, SourceFileLoader):
+        if type(spec.loader) is SourceFileLoader and spec.submodule_search_locations is not None:
             return Path(spec.loader.path).parent  # importlib's own reader imports what reads archives
         return importlib.resources.files(importlib.util.module_from_spec(spec))
     except (AttributeError, ImportError, OSError, TypeError, ValueError) as e:  # loaders differ in what they can do
