@@ -61,6 +61,16 @@ def content(path: str) -> bytes:
         return file.read()
 
 
+def begins_with(path: Path, words: bytes) -> bool:
+    """Whether a file is empty, or begins with these words in any case; False too where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(words))
+    except OSError:
+        return False
+    return not begin or begin.lower() == words
+
+
 def parse_json(content: str | bytes) -> Any:
     """Parse JSON, which is in UTF-8 where it is given as bytes; a ValueError says in a few words why it is none."""
     try:

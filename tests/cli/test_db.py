@@ -110,6 +110,16 @@ def test_backup_prints_where_the_copy_is(tuner, database, tmp_path):
     )
 
 
+def test_check_names_what_cannot_be_read_in_json_too(tuner, database):
+    content = bytearray(database.read_bytes())
+    content[100:2000] = b"\xff" * 1900  # the first page, after the header
+    database.write_bytes(content)
+    code, out, err = tuner("db", "check", "--db", database, "--json")
+    found = json.loads(out)
+    assert (code, err, found["ok"], len(found["complaints"])) == (1, "", False, 1)
+    assert "damaged: restore a backup" in found["complaints"][0]
+
+
 def test_an_empty_file_has_no_backup(tuner, tmp_path):
     (tmp_path / "empty.db").touch()
     code, out, err = tuner("db", "backup", "--db", tmp_path / "empty.db")

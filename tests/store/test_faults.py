@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from tuner.errors import StoreError
 from tuner.store import health, schema
+from tuner.store.backup import backup_file
 from tuner.store.engine import faults, locate
 from tuner.store.records import Verdict
 from tuner.store.store import RunStatus, Store
@@ -130,6 +131,11 @@ def test_damaged_rows_are_one_line_when_read_or_checked(filled):
     one_line(raised)
     with pytest.raises(StoreError, match="damaged: restore a backup"):
         health.check(str(filled))
+    copy = filled.with_name("copy.db")
+    with pytest.raises(StoreError, match="damaged, so it was not copied: restore a backup") as raised:
+        backup_file(filled, revision="1", destination=copy)
+    one_line(raised)
+    assert not copy.exists()
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path):

@@ -318,6 +318,25 @@ def always(**extras):
         ),
         (inputs, "N=8,dtype=int64", "make_inputs of add failed for add N=8 int64: NotImplementedError"),
         (
+            lambda p: tuner.Arguments((1,), (), 8),
+            "N=8",
+            "make_inputs of add: kwargs is a int: expected arguments",
+        ),
+        (
+            lambda p: tuner.Arguments(7),
+            "N=8",
+            "make_inputs of add: grid is a int: expected programs along one",
+        ),
+        (lambda p: tuner.Arguments("x"), "N=8", "make_inputs of add: grid is a str: expected programs along one to"),
+        (lambda p: tuner.Arguments((1,), 7), "N=8", "make_inputs of add: args is a int: expected a tuple; write tuner"),
+        (lambda p: tuner.Arguments((1,), (), {}, 3), "N=8", "make_inputs of add: outputs is a int: expected a list"),
+        (lambda p: tuner.Arguments((1,), (), {}, "x"), "N=8", "make_inputs of add: outputs is a str: expected a list"),
+        (
+            lambda p: tuner.Arguments((1,), held=[1]),
+            "N=8",
+            "make_inputs of add: held is a list: expected objects by",
+        ),
+        (
             lambda p: dataclasses.replace(inputs(p), outputs=()),
             "N=8",
             "make_inputs of add names no outputs, and nothing wins",

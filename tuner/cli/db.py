@@ -59,8 +59,15 @@ def check(db: str | None, as_json: bool) -> int:
     Exits 1 when something is wrong.
     """
     from tuner.store import health
+    from tuner.store.engine import locate
 
-    health_report = health.check(db)
+    try:
+        health_report = health.check(db)
+    except StoreError as e:
+        if not as_json:
+            raise
+        output.print_json({"location": locate(db).label, "complaints": [str(e)], "ok": False})
+        return 1
     if as_json:
         output.print_json({**output.by_name(health_report), "ok": not health_report.complaints})
     else:

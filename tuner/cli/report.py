@@ -16,6 +16,9 @@ from tuner.location import database_location, sqlite_path, without_password
 if TYPE_CHECKING:
     from tuner.lookup.table import Table
 
+_SUFFIXES = (".html", ".htm")
+"""Of files that are replaced whatever they hold."""
+
 
 @click.command()
 @click.option(
@@ -65,6 +68,8 @@ def _check_out(out: Path, db: str | None, against: str | None) -> None:
         raise TunerError(f"{out} is a folder: name a file in it, {out / 'report.html'} for instance")
     if not out.parent.is_dir():
         raise TunerError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
+    if out.is_file() and out.suffix.lower() not in _SUFFIXES and not files.begins_with(out, b"<!doctype html"):
+        raise UsageError(f"--out {out} is there and is no HTML: name another file, report.html for instance")
 
 
 def _same(one: str, other: str) -> bool:

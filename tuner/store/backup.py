@@ -24,7 +24,7 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
         The copy: `tuner.0001.20260131T120000Z.db` for `tuner.db`, unless `destination` named a file.
 
     Raises:
-        StoreError: the copy's name is taken, or it could not be written.
+        StoreError: the database is damaged, the copy's name is taken, or it could not be written.
     """
     now = datetime.now(timezone.utc)
     name = f"{path.stem}.{revision or 'empty'}.{now:%Y%m%dT%H%M%SZ}{path.suffix or '.db'}"
@@ -46,6 +46,17 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
         ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
+            if found := _damage(copy):
+                raise StoreError(f"{path}: damaged, so it was not copied: restore a backup ({found})")
     except (sqlite3.Error, OSError) as e:
         raise StoreError(f"no backup of {path} could be written to {target} ({e}): name another place for it") from e
     return target
+
+
+def _damage(copy: sqlite3.Connection) -> str | None:
+    """What is wrong with a database's pages, in a line; None where nothing is."""
+    try:
+        ((found,),) = copy.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.DatabaseError as e:
+        return str(e)
+    return None if found == "ok" else " ".join(found.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import KernelError, TunerError, in_short
@@ -14,6 +14,14 @@ from tuner.tuned.arguments import Arguments, memory_of, tensors_of
 from tuner.tuned.signature import Signature
 
 MakeInputs = Callable[[Problem], Arguments]
+_PARTS: tuple[tuple[str, Any, str], ...] = (
+    ("grid", (Sequence, Callable), "programs along one to three axes, or a function that returns them"),
+    ("args", Sequence, "a tuple"),
+    ("kwargs", Mapping, "arguments by name"),
+    ("outputs", Sequence, "a list"),
+    ("held", Mapping, "objects by name"),
+)
+"""The parts of `Arguments`, of which kinds they are, and how a message says that."""
 _SHAPED = 8
 """How many problems' arguments without memory are kept, since compiling and listing problems take turns."""
 
@@ -95,6 +103,7 @@ class ArgumentsFactory:
             raise KernelError(f"make_inputs of {op} failed for {problem}: {in_short(e)}"[:500]) from e
         if not isinstance(arguments, Arguments):
             raise KernelError(f"make_inputs of {op} returned a {type(arguments).__name__}: expected tuner.Arguments")
+        _check_parts(op, arguments)
         return self._completed(arguments)
 
     def _completed(self, arguments: Arguments) -> Arguments:
@@ -130,6 +139,17 @@ class ArgumentsFactory:
                     f"{theirs.get(name, 'not there')}, expected {asked.get(name, 'none')}: heed "
                     "it there, or leave it out of the problem"
                 )
+
+
+def _check_parts(op: str, arguments: Arguments) -> None:
+    """Raise where a part is of a wrong kind: as when the kernel's own arguments are given in the place of these."""
+    for name, kind, expected in _PARTS:
+        value = getattr(arguments, name)
+        if not isinstance(value, kind) or isinstance(value, str):
+            raise KernelError(
+                f"make_inputs of {op}: {name} is a {type(value).__name__}: expected {expected}; write "
+                "tuner.Arguments(grid=..., args=(...), outputs=[...])"
+            )
 
 
 @contextlib.contextmanager
