@@ -15,7 +15,7 @@ import pytest
 from tuner.cli import doctor_checks as machine
 from tuner.cli.doctor_checks import Status, check_database, check_tables
 from tuner.hardware.device import KNOWN
-from tuner.lookup import sources
+from tuner.lookup import sources, strict
 from tuner.lookup.table import Table
 from tuner.store import schema
 
@@ -126,6 +126,22 @@ def test_tables_in_order_are_listed_by_their_devices(tmp_path, monkeypatch):
         (Status.OK, f"$TUNER_TABLES {tmp_path}: for nvidia-h200-sm90-132"),
         (Status.OK, "package tuner.tables.shipped: for nvidia-h100-80gb-hbm3-sm90-132, nvidia-h200-sm90-132"),
     ]
+
+
+def test_broken_kernels_beside_tables_and_an_unknown_strictness_are_wrong(tmp_path, monkeypatch):
+    Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", ()).write(tmp_path)
+    kernels = tmp_path / "matmul--nvidia-h200-sm90-132.kernels"
+    kernels.mkdir()
+    (kernels / "index.json").write_text("{")
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    monkeypatch.setenv("TUNER_STRICT", "maybe")
+    monkeypatch.setattr(strict, "_on", None)
+    monkeypatch.setattr(sources, "entry_points", lambda group: [])
+    listed, broken, unknown = check_tables()
+    assert (listed.status, broken.status, unknown.status) == (Status.OK, Status.WRONG, Status.WRONG)
+    assert broken.found.startswith(f"{kernels}: its index.json cannot be read: ")
+    assert broken.advice == "export it again with --with-kernels"
+    assert unknown.found == "$TUNER_STRICT is 'maybe': expected 1, to compile nothing while serving, or 0"
 
 
 def test_a_triton_beyond_the_supported_ones_is_wrong():

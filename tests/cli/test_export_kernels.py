@@ -67,6 +67,14 @@ def test_kernels_are_written_beside_the_table_and_the_package_data_names_them(ex
     assert written["bytes"] == sum((folder / name).stat().st_size for name in names)
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_type(export, tmp_path):
+    (tmp_path / "file").touch()
+    done = export(tmp_path / "out", "--with-kernels", TRITON_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert done.returncode == 1
+    assert "Triton's cache cannot be written (NotADirectoryError" in done.stderr.splitlines()[-1]
+    assert "set $TRITON_CACHE_DIR to another folder, then type the same command again" in done.stderr
+
+
 def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, capsys):
     folder = tmp_path / "library--h200-sxm-sm90-132sm-139gib.kernels"
     contents = {"json": b"{}", "cubin": b"code"}

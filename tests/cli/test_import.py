@@ -201,6 +201,14 @@ def test_a_file_that_cannot_be_read_is_one_line_and_nothing_is_written(tmp_path,
     assert names(tmp_path / "out") == []
 
 
+def test_a_suite_in_the_place_of_tables_is_told_from_them(tmp_path, run):
+    suite = tmp_path / "model.csv"
+    suite.write_text("m,n,k,dtype,layout\n64,512,256,float16,nt\n")
+    code, out, err = run("import", suite, "--out", tmp_path / "out")
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert f"tuner import triton-tuner --suite {suite} --out DIR" in err
+
+
 def test_importing_again_gives_the_same_bytes_and_files_in_any_order_the_same_candidates(tmp_path, run):
     for out, files in (("a", (OF_VLLM, OF_SGLANG)), ("b", (OF_VLLM, OF_SGLANG)), ("c", (OF_SGLANG, OF_VLLM, OF_VLLM))):
         assert run("import", *files, "--out", tmp_path / out)[0] == 0

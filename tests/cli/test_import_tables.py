@@ -66,6 +66,17 @@ def test_imports_at_the_same_time_lose_no_row(start, tmp_path, make_row, make_ta
     assert len(blocks(tmp_path / "out")) == 1200
 
 
+def test_new_rows_beside_kernels_of_before_are_told(run, folders, tmp_path):
+    older, newer = folders
+    out = tmp_path / "out"
+    assert run("import", older, "--out", out)[2] == ""
+    (out / f"matmul--{H200.slug}.kernels").mkdir()
+    code, _, err = run("import", newer, "--out", out)
+    told = f"{out / f'matmul--{H200.slug}.json'}: 2 new rows beside kernels of before"
+    assert (code, err) == (0, f"{told}: to compile theirs too, add --with-kernels\n")
+    assert run("import", newer, "--out", out)[2] == "", "none is new"
+
+
 @pytest.mark.parametrize("kind", ["folder", "zip", "gztar", "files"])
 def test_the_newer_row_of_a_problem_stays_whatever_comes_first(run, folders, tmp_path, kind):
     older, newer = folders

@@ -155,3 +155,10 @@ def test_a_database_that_cannot_be_used_is_told_before_anything_is_played(table,
     assert (done.returncode, done.stdout) == (1, "")
     assert "notes.txt" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    with Store.open(tmp_path / "busy.db"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "busy.db", isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        done = retime(table, "--db", tmp_path / "busy.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "busy.db: another process holds its lock" in done.stderr

@@ -38,6 +38,7 @@ def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, ma
     interpreted = make_table(make_row(16), device=INTERPRETER).write(tmp_path / "interpreted")
     asked = refused(run, interpreted, "--device", "interpreter")
     assert asked.endswith("the interpreter compiles nothing: name a GPU, --device SLUG")
+    assert refused(run, table, "--device", "interpreter") == asked, "also where it has no row for it"
     assert refused(run, interpreted).endswith("is for one: name tables of a GPU")
     monkeypatch.setattr("triton.knobs.runtime.interpret", True)
     assert refused(run, table).endswith("the interpreter compiles nothing: unset TRITON_INTERPRET")

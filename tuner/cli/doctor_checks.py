@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import files
-from tuner.errors import StoreError, TableError
+from tuner.errors import StoreError, TableError, UsageError
 from tuner.sweep.nvml import driver_version, gpu_names
 
 TRITON_SUPPORTED = ((3, 6), (3, 10))
@@ -231,7 +231,7 @@ def check_database(location: str | None) -> list[Diagnosis]:
 
 def check_tables() -> list[Diagnosis]:
     """Check the tables that lookups in this environment would find."""
-    from tuner.lookup import sources
+    from tuner.lookup import sources, strict
 
     findings: list[Diagnosis] = []
     with _warnings_of("tuner.lookup") as warnings:
@@ -247,8 +247,27 @@ def check_tables() -> list[Diagnosis]:
                 source.winners(slug)  # which warns of what it cannot read
             if devices:
                 findings.append(Diagnosis("tables", Status.OK, f"{source.name}: for {devices}"))
+            findings += _check_shipped_kernels(source)
     findings += [Diagnosis("tables", Status.WRONG, warning) for warning in warnings]
+    try:
+        strict.is_on()
+    except UsageError as e:
+        findings.append(Diagnosis("strict", Status.WRONG, str(e)))
     return findings or [Diagnosis("tables", Status.OK, "none found through $TUNER_TABLES or installed packages")]
+
+
+def _check_shipped_kernels(source: Any) -> Iterator[Diagnosis]:
+    """Say what is wrong with the folders of compiled kernels beside a source's tables."""
+    from tuner.lookup import sources, table_files
+    from tuner.tables.verify import kernels
+
+    place: Any = source.path if isinstance(source, sources.TableFolder) else None
+    if isinstance(source, sources.TablePackage):
+        place = source.folder()
+    for each in () if place is None else place.iterdir():
+        if each.name.endswith(table_files.KERNELS_SUFFIX):
+            for finding in kernels.check(each):
+                yield Diagnosis("tables", Status.WRONG, f"{finding.place}: {finding.found}", finding.advice)
 
 
 def _missing_database(path: Path) -> Diagnosis:

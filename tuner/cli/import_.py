@@ -107,6 +107,7 @@ def _bring(
     paths: list[Path], out: Path, suites: tuple[str, ...], device: str | None, *, with_kernels: bool, as_json: bool
 ) -> None:
     from tuner.lookup import table
+    from tuner.lookup.table_files import KERNELS_SUFFIX
     from tuner.tables.importing.tables import Wanted, bring
 
     named = {split(problem)[0]: problem for name in suites for problem in suite_files.load(name)}
@@ -124,6 +125,11 @@ def _bring(
             click.echo(f"{one.path}: {counts}")
             for reason in one.left_out:
                 click.echo(reason, err=True)
+    for one in brought:
+        kernels_of = one.path.with_name(one.path.name.removesuffix(".json") + KERNELS_SUFFIX)
+        if one.new and not with_kernels and kernels_of.is_dir():
+            new = f"{one.path}: {quantity(one.new, 'new row')} beside kernels of before"
+            click.echo(f"{new}: to compile theirs too, add --with-kernels", err=True)
     written, errors = kernel_files.write(whole, out) if with_kernels else ([], [])
     kernels = [one for _, one in written]
     if as_json:

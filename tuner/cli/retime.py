@@ -122,10 +122,12 @@ def _play(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> tuple
 
 def _check(db: str) -> None:
     """Raise, before anything is played, where the figures could not be kept; make the database where it is missing."""
+    from tuner.store import health
     from tuner.store.store import Store
 
     with Store.open(db):
         pass
+    health.try_writing(db)
 
 
 def _keep(db: str, played: Sequence[Retimed], runner: PairedRunner) -> None:

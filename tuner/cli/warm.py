@@ -50,8 +50,6 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     for name in kernels:
         kernel_options.find(name)
     device, rows, ranges, left_out = _rows(places, slug)
-    if device.is_interpreter:
-        raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     begun = time.monotonic()
     with CompilePool(device, workers=jobs or cpu_count()) as pool:
         unmade = kernel_files.compile_all(pool, list(served(rows, device, ranges)))
@@ -81,6 +79,8 @@ def _rows(
         device = current() if slug is None else device_names.named(slug, asked)
     except DeviceError as e:
         raise UsageError(f"{e}" if slug else _no_gpu(asked)) from e
+    if device.is_interpreter:
+        raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     by_source = [source.winners(device.slug) for source in asked]
     held = dict.fromkeys(row for winners in by_source for rows in winners.rows.values() for row in rows)
     refused = {row: match_rules.refusal(row, row.problem, device) for row in held}

@@ -29,6 +29,7 @@ from tuner.lookup.row import BAD_VALUE, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range, ms_of_each_kind
+from tuner.sweep.host_errors import host_error_in, unwritable_cache
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -104,7 +105,9 @@ def write(
             if (problem, config) not in broken:
                 for kernel in _compiled(problem, config):
                     made.setdefault(kernel.entry["key"], kernel)
-        except Exception as e:  # noqa: BLE001  a compiler raises anything; that config compiles where it is launched
+        except Exception as e:  # a compiler raises anything; that config compiles where it is launched
+            if (error := host_error_in(e)) is not None:
+                raise TableError(unwritable_cache(error)) from e
             broken[problem, config] = in_short(e)
     failed += [f"{problem}: {config}: {reason}"[:300] for (problem, config), reason in broken.items()]
     if not made:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner import files
-from tuner.errors import ProblemError, TableError
+from tuner.errors import ProblemError, TableError, TunerError
 from tuner.kernel.config import Config
 from tuner.lookup.database import MAGIC
 from tuner.problem import Problem
+from tuner.problem import suite as suites
 from tuner.tables import vllm
 from tuner.tables.importing.candidates import Candidate
 
@@ -140,6 +141,13 @@ def _config(parameters: Any) -> Config:
     return Config(vllm.KERNEL, **{"num_stages": _AMD_STAGES, **parameters, **vllm.THEIRS})
 
 
+def _is_suite(path: Path) -> bool:
+    try:
+        return bool(suites.load(path))
+    except TunerError:
+        return False
+
+
 def _read_csv(path: Path, text: str) -> Imported:
     try:
         reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
@@ -147,8 +155,13 @@ def _read_csv(path: Path, text: str) -> Imported:
     except csv.Error as e:
         raise TableError(f"{path}: not CSV ({e})") from e
     if not {"M", "N", "K"} <= set(columns):
+        if _is_suite(path):
+            advice = f"to bring tables for it, tuner import triton-tuner --suite {shlex.quote(str(path))} --out DIR"
+            raise TableError(f"{path} is a suite, not what others tuned: {advice}")
         found = ", ".join(columns) or "none"
-        raise TableError(f"{path}: expected the columns M, N and K of AITER's tuned GEMMs, found {found}")
+        raise TableError(
+            f"{path}: expected the columns M, N and K of AITER's tuned GEMMs, found {found}: name another file"
+        )
     left_out: Counter[str] = Counter()
     problems: dict[Problem, None] = {}
     for row in rows:

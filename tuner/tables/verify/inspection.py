@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -159,8 +160,9 @@ def _of_database(where: str, path: Path | None) -> Inspection:
         found = health.check(where, another="name another")
     except (StoreError, SQLAlchemyError, UnicodeDecodeError) as e:  # the last two where the schema itself is damaged
         return _result(label, "database", [], [_unreadable(label, str(e), "a database that tuner run wrote")])
+    advice = f"tuner db check --db {shlex.quote(where)}" if path is not None else "tuner db check --db URL"
     findings = [
-        Finding(Level.ERROR, "database", found.location, "", "", complaint, "a sound database", "tuner db check")
+        Finding(Level.ERROR, "database", found.location, "", "", complaint, "a sound database", advice)
         for complaint in found.complaints
     ]
     if found.revision != found.head:
@@ -217,7 +219,7 @@ def _finding(place: str, slug: str, fault: Fault) -> Finding:
 
 
 def _unreadable(place: str, found: str, expected: str = "a table that tuner export wrote") -> Finding:
-    return Finding(Level.ERROR, "unreadable", place, "", "", found, expected)
+    return Finding(Level.ERROR, "unreadable", place, "", "", found, expected, "name another, or write it again")
 
 
 def _result(where: str, kind: str, subjects: list[Subject], findings: list[Finding]) -> Inspection:
