@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner.cli import kernel_files
 from tuner.entry_points import entry_points
 from tuner.hardware.device import KNOWN
 from tuner.lookup import sources
@@ -64,6 +65,19 @@ def test_imports_at_the_same_time_lose_no_row(start, tmp_path, make_row, make_ta
         process.stdin.flush()
     assert [process.communicate() for process in processes] == [("300\n", "")] * 4
     assert len(blocks(tmp_path / "out")) == 1200
+
+
+def test_an_interrupt_while_kernels_compile_says_what_is_there(run, folders, tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed: nothing compiles")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernel_files, "_write", interrupted)
+    code, out, err = run("import", folders[0], "--out", tmp_path / "out", "--with-kernels")
+    said = "the tables are written, but not all of their kernels: the same command compiles what is left"
+    assert (code, [line for line in err.splitlines() if line]) == (130, [said, "interrupted"]), out
+    assert blocks(tmp_path / "out") == {16: 32, 64: 16}
 
 
 def test_new_rows_beside_kernels_of_before_are_told(run, folders, tmp_path):

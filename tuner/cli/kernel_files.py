@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,6 @@ def write(tables: Iterable[Table], folder: Path) -> tuple[list[tuple[Table, Writ
         DeviceError: no compiler serves a table's device.
         SweepError: see `CompilePool.recover`.
     """
-    from tuner.sweep import cross_target
-    from tuner.tables import binaries
-
     by_device: dict[str, list[Table]] = {}
     for table in tables:
         if table.device.is_interpreter:
@@ -69,9 +67,27 @@ def write(tables: Iterable[Table], folder: Path) -> tuple[list[tuple[Table, Writ
             click.echo(f"{table.op} ships without kernels: say which it is, --kernel MODULE:NAME", err=True)
         else:
             by_device.setdefault(table.device.slug, []).append(table)
+    with told_where_to_go_on("the tables are written, but not all of their kernels"):
+        return _write(by_device.values(), folder)
+
+
+@contextlib.contextmanager
+def told_where_to_go_on(done: str) -> Iterator[None]:
+    """Say of an interrupt what is there; what has compiled by then is in Triton's cache."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"{done}: the same command compiles what is left", err=True)
+        raise
+
+
+def _write(by_device: Iterable[list[Table]], folder: Path) -> tuple[list[tuple[Table, Written]], list[TableError]]:
+    from tuner.sweep import cross_target
+    from tuner.tables import binaries
+
     written: list[tuple[Table, Written]] = []
     errors: list[TableError] = []
-    for mine in by_device.values():
+    for mine in by_device:
         cross_target.activate(mine[0].device.arch)
         launched = [(table, binaries.asked(table)) for table in mine]
         broken = _compile_ahead(mine[0].device, [each for _, some in launched for each in some])

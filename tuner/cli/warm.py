@@ -51,7 +51,8 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
         kernel_options.find(name)
     device, rows, ranges, left_out = _rows(places, slug)
     begun = time.monotonic()
-    with CompilePool(device, workers=jobs or cpu_count()) as pool:
+    gone_on = kernel_files.told_where_to_go_on("not all is in Triton's cache")
+    with gone_on, CompilePool(device, workers=jobs or cpu_count()) as pool:
         unmade = kernel_files.compile_all(pool, list(served(rows, device, ranges)))
     failed = {f"{problem}: {config}": message for (problem, config), message in unmade.items()}
     summary = {
