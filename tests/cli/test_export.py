@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -258,6 +259,19 @@ def test_a_database_never_replaces_itself(tmp_path, run, db):
     assert "is the database itself" in err
     with closing(sqlite3.connect(moved)) as connection:
         assert connection.execute("SELECT count(*) FROM winner").fetchone() == (4,)
+
+
+def test_a_database_replaces_none_that_runs_have_written(tmp_path, run, db):
+    (tmp_path / "out").mkdir()
+    other = tmp_path / "out" / "winners.db"
+    shutil.copy(db, other)
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("UPDATE run SET host = 'here'")
+    before = other.read_bytes()
+    code, out, err = run("export", other.parent, "--db", db, "--format", "sqlite")
+    assert (code, out) == (2, "")
+    assert err == f"tuner: {other} is a database that runs have written, no export: name another folder\n"
+    assert other.read_bytes() == before
 
 
 def test_a_package_of_a_database_is_wrong_usage(tmp_path, run, db):

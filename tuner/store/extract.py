@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from tuner.errors import StoreError, UsageError
 from tuner.location import database_location, sqlite_path
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, opened, writing
+from tuner.store.engine import Database, connect_file, opened, writing
 from tuner.store.schema import HEAD
 
 FILE_NAME = "winners.db"
@@ -46,7 +47,7 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
     and nodes of the runs and the trials' GPUs are blanked: what ships is for others to read.
 
     Raises:
-        UsageError: the database is no SQLite file, or the copy would replace it.
+        UsageError: the database is no SQLite file, or the copy would replace it or another that runs have written.
         StoreError, TableError: the copy could not be written; what was there is as it was.
     """
     source = sqlite_path(database_location(location))
@@ -56,13 +57,17 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
     target = directory / FILE_NAME
     if target.exists() and target.samefile(source):
         raise UsageError(f"{target} is the database itself: name another folder")
+    if target.is_file() and _has_runs(target):
+        raise UsageError(f"{target} is a database that runs have written, no export: name another folder")
     try:
         with files.replacing(target) as partial:
             partial.unlink(missing_ok=True)
             try:
                 backup_file(source, revision=HEAD, destination=partial)
             except StoreError as e:
-                raise StoreError(f"cannot write {target}: {e.__cause__ or e}: name another folder") from e
+                if e.__cause__ is None:
+                    raise
+                raise StoreError(f"cannot write {target}: {e.__cause__}: name another folder") from e
             with opened(Database(str(target), partial), read_only=False) as engine:
                 with writing(engine).begin() as connection:
                     _thin_out(connection, slugs)
@@ -71,6 +76,15 @@ def extract(location: str | None, directory: Path, slugs: Collection[str]) -> Pa
     except OSError as e:
         raise StoreError(f"cannot write {target}: {e.strerror}") from e
     return target
+
+
+def _has_runs(path: Path) -> bool:
+    """Whether a file is a database that `tuner run` wrote: an extract says of no run where it was."""
+    try:
+        with closing(connect_file(path, read_only=True)) as connection:
+            return connection.execute("SELECT 1 FROM run WHERE host <> '' LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return False
 
 
 def _thin_out(connection: Connection, slugs: Collection[str]) -> None:
