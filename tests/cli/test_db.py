@@ -116,7 +116,7 @@ def test_check_names_what_cannot_be_read_in_json_too(tuner, database):
     database.write_bytes(content)
     code, out, err = tuner("db", "check", "--db", database, "--json")
     found = json.loads(out)
-    assert (code, err, found["ok"], len(found["complaints"])) == (1, "", False, 1)
+    assert (code, err, found["ok"], found["revision"], len(found["complaints"])) == (1, "", False, None, 1)
     assert "damaged: restore a backup" in found["complaints"][0]
 
 

@@ -58,7 +58,7 @@ def check(db: str | None, as_json: bool) -> int:
 
     Exits 1 when something is wrong.
     """
-    from tuner.store import health
+    from tuner.store import health, schema
     from tuner.store.engine import locate
 
     try:
@@ -66,8 +66,7 @@ def check(db: str | None, as_json: bool) -> int:
     except StoreError as e:
         if not as_json:
             raise
-        output.print_json({"location": locate(db).label, "complaints": [str(e)], "ok": False})
-        return 1
+        health_report = health.Health(locate(db).label, None, schema.HEAD, (str(e),))
     if as_json:
         output.print_json({**output.by_name(health_report), "ok": not health_report.complaints})
     else:
