@@ -128,12 +128,13 @@ def test_tables_in_order_are_listed_by_their_devices(tmp_path, monkeypatch):
     ]
 
 
-def test_broken_kernels_beside_tables_and_an_unknown_strictness_are_wrong(tmp_path, monkeypatch):
-    Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", ()).write(tmp_path)
+@pytest.mark.parametrize("named", ["the folder", "the table"])
+def test_broken_kernels_beside_tables_and_an_unknown_strictness_are_wrong(tmp_path, monkeypatch, named):
+    path = Table("matmul", KNOWN["sm_90"], "2026-01-31T12:00:00Z", ()).write(tmp_path)
     kernels = tmp_path / "matmul--nvidia-h200-sm90-132.kernels"
     kernels.mkdir()
     (kernels / "index.json").write_text("{")
-    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    monkeypatch.setenv("TUNER_TABLES", str(path if named == "the table" else tmp_path))
     monkeypatch.setenv("TUNER_STRICT", "maybe")
     monkeypatch.setattr(strict, "_on", None)
     monkeypatch.setattr(sources, "entry_points", lambda group: [])

@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner import files
 from tuner.errors import StoreError, TableError, UsageError
 from tuner.sweep.nvml import driver_version, gpu_names
+
+if TYPE_CHECKING:
+    from tuner.lookup.sources import Source
 
 TRITON_SUPPORTED = ((3, 6), (3, 10))
 """The first version supported, and the first after those."""
@@ -240,6 +243,7 @@ def check_tables() -> list[Diagnosis]:
                 continue
             try:
                 devices = ", ".join(sorted(device.slug for device in source.devices()))
+                broken = [*_check_shipped_kernels(source)]
             except (TableError, OSError) as e:
                 warnings.append(f"{source.name}: {e}")
                 continue
@@ -247,7 +251,7 @@ def check_tables() -> list[Diagnosis]:
                 source.winners(slug)  # which warns of what it cannot read
             if devices:
                 findings.append(Diagnosis("tables", Status.OK, f"{source.name}: for {devices}"))
-            findings += _check_shipped_kernels(source)
+            findings += broken
     findings += [Diagnosis("tables", Status.WRONG, warning) for warning in warnings]
     try:
         strict.is_on()
@@ -256,14 +260,12 @@ def check_tables() -> list[Diagnosis]:
     return findings or [Diagnosis("tables", Status.OK, "none found through $TUNER_TABLES or installed packages")]
 
 
-def _check_shipped_kernels(source: Any) -> Iterator[Diagnosis]:
+def _check_shipped_kernels(source: Source) -> Iterator[Diagnosis]:
     """Say what is wrong with the folders of compiled kernels beside a source's tables."""
     from tuner.lookup import sources, table_files
     from tuner.tables.verify import kernels
 
-    place: Any = source.path if isinstance(source, sources.TableFolder) else None
-    if isinstance(source, sources.TablePackage):
-        place = source.folder()
+    place = sources.place_of(source)
     for each in () if place is None else place.iterdir():
         if each.name.endswith(table_files.KERNELS_SUFFIX):
             for finding in kernels.check(each):

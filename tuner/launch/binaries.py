@@ -183,13 +183,7 @@ def folders(resolver: Resolver, name: str) -> list[Path]:
 
     found: list[Path] = []
     for source in resolver.sources.all():
-        place: Any = None
-        if isinstance(source, sources.TableFile):
-            place = source.path.parent
-        elif isinstance(source, sources.TableFolder):
-            place = source.path
-        elif isinstance(source, sources.TablePackage):
-            place = source.folder()
+        place = sources.place_of(source)
         # What lies in a zip file is not loaded. A damaged table's op may be no name that a file can have.
         if isinstance(place, Path) and os.path.isfile(place / name / INDEX):  # noqa: PTH113  Path.is_file raises
             found.append(place / name)

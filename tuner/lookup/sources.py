@@ -248,6 +248,15 @@ def packages() -> list[TablePackage]:
     return [TablePackage(point, is_last=point.name == OWN) for point in points]
 
 
+def place_of(source: Source) -> Traversable | None:
+    """Where a source's tables lie, and what ships beside them; None of a database, and where it cannot be found."""
+    if isinstance(source, TableFile):
+        return source.path.parent
+    if isinstance(source, TableFolder):
+        return source.path
+    return source.folder() if isinstance(source, TablePackage) else None
+
+
 def package(name: str) -> TablePackage | None:
     """The installed package that ships tables under this name, its own or its entry point's."""
     named = (each.point for each in packages() if name in (each.point.name, each.point.value))
