@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commands import fresh, new_folder, tuner, write_suite
+from commands import fresh, new_folder, tuner
+from written import write_suite
 
 from tuner.bench.held_out import Case, play
 from tuner.kernel import registry

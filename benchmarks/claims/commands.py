@@ -1,32 +1,24 @@
-"""Runs commands of `tuner` as a user would, and other fresh processes: each sees the installed package alone."""
+"""Runs commands of `tuner` as a user would, and other fresh processes: each sees the installed package alone.
+
+It imports nothing of `tuner`: a process that times the first import of that imports this module before.
+"""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from tuner.hardware.device import Device, Environment
-from tuner.kernel import registry
-from tuner.kernel.config import Config
-from tuner.lookup.row import Provenance, Row
-from tuner.lookup.table import Table
-from tuner.problem import Problem, suite
-from tuner.problem.batches import batch_of
 
 LAUNCHER = "from tuner.cli import main; main()"
 
 
-def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,), **changed: str) -> dict[str, Any]:
     """What `tuner ... --json` prints.
 
     Args:
@@ -35,6 +27,7 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         arguments: of the command.
         accept: exit codes after which the answer is still used. Any other ends this process with the command's last
             words.
+        changed: of the command's environment.
     """
     with (folder / "log.txt").open("a") as log:
         log.write(f"tuner {' '.join(arguments)}\n")
@@ -42,7 +35,7 @@ def tuner(folder: Path, *arguments: str, accept: tuple[int, ...] = (0,)) -> dict
         done = subprocess.run(
             [sys.executable, "-c", LAUNCHER, *arguments, "--json"],
             cwd=folder,
-            env=environment(TRITON_CACHE_DIR=folder / "cache"),
+            env=environment(TRITON_CACHE_DIR=folder / "cache", **changed),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -89,18 +82,6 @@ def card(slug: str) -> str:
     return slug.removeprefix("nvidia-").partition("-")[0]
 
 
-def table_of(folder: Path, device: Device, problems: Iterable[Problem], config: Config) -> Path:
-    """A table that says of one config that it won every problem."""
-    import torch
-    import triton
-
-    versions = Environment(triton.__version__, torch.__version__, "benchmark", "", platform.python_version())
-    version, made = registry.find("matmul", config.kernel).version, Provenance(versions, 1, "benchmark")
-    rows = tuple(Row(each, config, version, made, 10.0, 1.1, 1.0, 1) for each in problems)
-    folder.mkdir(exist_ok=True)
-    return Table("matmul", device, "2026-01-01T00:00:00Z", rows).write(folder)
-
-
 def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:
     """Make the folder that --out names; it must be new, so that nothing in it is older than the run."""
     try:
@@ -108,15 +89,3 @@ def new_folder(parser: argparse.ArgumentParser, path: Path) -> Path:
     except FileExistsError:
         parser.error(f"--out {path} is there already: name a new folder")
     return path.resolve()
-
-
-def write_suite(path: Path, problems: Iterable[Problem]) -> None:
-    """Write problems that shape, dtype, layout, scaling, op, batch and epilogue describe as a suite."""
-    listed = list(dict.fromkeys(problems))
-    with path.open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("m", "n", "k", "dtype", "layout", "scaling", "op", "batch", "epilogue"))
-        kinds = ((one.a_dtype, one.layout, one.scaling, one.op, batch_of(one), one.epilogue) for one in listed)
-        table.writerows((*problem.shape, *kind) for problem, kind in zip(listed, kinds, strict=True))
-    if suite.load(str(path)) != listed:
-        sys.exit(f"{path}: some of these problems are described by more than these columns")

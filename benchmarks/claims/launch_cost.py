@@ -26,7 +26,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from commands import fresh, table_of
+from commands import fresh
+from written import table_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record

@@ -24,7 +24,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from commands import fresh, table_of
+from commands import fresh
+from written import table_of
 
 import tuner
 from tuner.hardware import device as devices

@@ -9,7 +9,8 @@ export --with-kernels` in DIR, as a user would. `import`, which is not among the
 runs `tuner model` and brings that model's part of the tables that come with triton-tuner, with kernels. The other parts
 are processes of their own that see the tables in DIR alone and an empty compile cache, or the one of --cache. DIR keeps
 what they read, so a part can be run again, and RESULT is written anew after each part. With --shipped the other parts
-need no `tune`, and see the tables that come with triton-tuner alone.
+need no `tune`, and see the tables that come with triton-tuner alone. --earlier names a checkout of an earlier version:
+`import` then brings that version's tables too, and `first` has its first steps in turns with the others.
 
 A decode step is one token of each of `batch` sequences without a cache, so all that is not attention over the past. A
 prefill is one sequence, of which the last token alone goes through the last layer. Both ways share the weights, and
@@ -111,12 +112,20 @@ def bring(options: argparse.Namespace) -> dict[str, Any]:
         part = ["--suite", "suite.csv", "--device", current().slug, "--with-kernels"]
     found, seconds = told_by(options, brought=["import", "triton-tuner", "--out", "tables", *part])
     brought = found["brought"]
+    if options.earlier:  # kernels are ready for the version that compiled them
+        changed = {"PYTHONPATH": earlier_path(options)}
+        tuner(options.folder, "import", "triton-tuner", "--out", "earlier-tables", *part, **changed)
     return {
         "seconds": seconds,
         "rows": sum(each["rows"] for each in brought["tables"]),
         "kernels": sum(each["kernels"] for each in brought.get("kernels", ())),
         "kernels_bytes": sum(each["bytes"] for each in brought.get("kernels", ())),
     }
+
+
+def earlier_path(options: argparse.Namespace) -> str:
+    """Where Python finds the earlier version before this one."""
+    return os.pathsep.join((str(options.earlier.resolve()), os.environ.get("PYTHONPATH", "")))
 
 
 def told_by(options: argparse.Namespace, **others: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -423,12 +432,14 @@ def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]
 def first(options: argparse.Namespace) -> dict[str, Any]:
     """The first step of fresh processes, of torch alone and accelerated, in turns in an order drawn anew.
 
+    With --earlier, an earlier version's accelerated steps are a third kind.
+
     A host may run Python at half the speed for a while. So a fixed loop is timed just before and after each step, and
     the ratio is also given of the starts whose slower loop took little longer than the fastest of all.
     """
-    took: dict[str, list[dict[str, Any]]] = {"torch": [], "tuner": []}
+    took: dict[str, list[dict[str, Any]]] = {"torch": [], "tuner": [], **({"earlier": []} if options.earlier else {})}
     for turn in range(options.starts):
-        for name in random.Random(turn).sample(list(took), 2):
+        for name in random.Random(turn).sample(list(took), len(took)):
             took[name].append(child(options, f"first-{name}"))
     ended = {name: [each for each in some if "seconds" in each] for name, some in took.items()}
     if not all(ended.values()):
@@ -437,19 +448,19 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
     full = {name: [each for each in some if each["loop_s"] <= FULL_SPEED * fastest] for name, some in ended.items()}
     return {
         **took,
-        "tuner_over_torch": over_torch(ended),
+        **over_torch(ended),
         "at_full_speed": {
             "loop_s": fastest,
             **{f"{name}_starts": len(some) for name, some in full.items()},
-            "tuner_over_torch": over_torch(full) if all(full.values()) else None,
+            **(over_torch(full) if all(full.values()) else {}),
         },
     }
 
 
-def over_torch(took: dict[str, list[dict[str, Any]]]) -> float:
-    """The median time of first steps over torch's."""
+def over_torch(took: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+    """The median times of first steps over torch's, by what they are called in results."""
     medians = {name: statistics.median(each["seconds"] for each in some) for name, some in took.items()}
-    return round(medians["tuner"] / medians["torch"], 3)
+    return {f"{name}_over_torch": round(medians[name] / medians["torch"], 3) for name in took if name != "torch"}
 
 
 def first_step(options: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -462,9 +473,11 @@ def first_step(options: argparse.Namespace, name: str) -> dict[str, Any]:
     model = plain_model(options)
     step = step_of(model, options.batches[0], 1)
     wait()
+    if before := [each for each in sys.modules if each.partition(".")[0] == "tuner"]:
+        sys.exit(f"{', '.join(before)} imported before the time begins")
     loop_s, ours = loop_seconds(), dict[str, Any]()
     begun = time.perf_counter()
-    if name == "tuner":
+    if name != "torch":
         from tuner.models import accelerate
 
         accelerate(model, backend=options.backend)
@@ -495,6 +508,8 @@ def child(options: argparse.Namespace, part: str) -> Any:
     command = [sys.executable, __file__, *sys.argv[1:], "--child", part]
     with tempfile.TemporaryDirectory() as cache:
         tables = {"TUNER_TABLES": "" if options.shipped else options.folder / "tables", "TUNER_DB": f"{cache}/none.db"}
+        if part == "first-earlier":
+            tables |= {"TUNER_TABLES": options.folder / "earlier-tables", "PYTHONPATH": earlier_path(options)}
         mode = {"TRITON_INTERPRET": "1"} if options.rehearse else {}
         values = environment(TRITON_CACHE_DIR=options.cache or cache, **tables, **mode)
         done = subprocess.run(command, env=values, check=False)
@@ -537,6 +552,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--starts", type=int, default=2, help="fresh processes of each kind")
+    parser.add_argument("--earlier", type=Path, help="a checkout of an earlier version, for `import` and `first`")
     parser.add_argument("--shipped", action="store_true", help="serve by the tables that come with triton-tuner alone")
     parser.add_argument("--cache", type=Path, help="Triton's cache, as `tuner warm` fills it; by default an empty one")
     parser.add_argument("--rehearse", action="store_true")

@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from commands import new_folder, tuner, write_suite
+from commands import new_folder, tuner
 from two_races import PUBLIC, compared, race
+from written import write_suite
 
 from tuner.errors import TunerError
 from tuner.problem import suite

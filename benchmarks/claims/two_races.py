@@ -20,7 +20,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from commands import card, new_folder, tuner, where_time_went, write_suite
+from commands import card, new_folder, tuner, where_time_went
+from written import write_suite
 
 from tuner.bench import held_out
 from tuner.errors import TunerError

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commands import new_folder, tuner, write_suite
+from commands import new_folder, tuner
+from written import write_suite
 
 from tuner.errors import TunerError
 from tuner.problem import Problem, suite

@@ -17,7 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
 import record
-from commands import fresh, table_of
+from commands import fresh
+from written import table_of
 
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
