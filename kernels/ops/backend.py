@@ -6,7 +6,7 @@ The decision for a kind of call is kept, so that further calls cost one dict acc
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ _runs: dict[Hashable, Run | None] = {}
 lookup.on_change(_runs.clear)
 
 
-@dataclass(frozen=True, slots=True)
-class BackendRequest:
+class BackendRequest(NamedTuple):
     """A call that torch's library may serve.
 
     Attributes:

@@ -269,11 +269,11 @@ def cut_index(index):
 
 
 def change_version(index):
-    index.write_text(index.read_text().replace('"version": 2', '"version": 3'))
+    index.write_text(index.read_text().replace('"version":2', '"version":3'))
 
 
 def change_triton(index):
-    index.write_text(index.read_text().replace('"triton": "3', '"triton": "2'))
+    index.write_text(index.read_text().replace('"triton":"3', '"triton":"2'))
 
 
 def change_source(index):

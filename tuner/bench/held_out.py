@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import geometric_mean
 
 from tuner.errors import KernelError
@@ -108,7 +108,7 @@ def cases(source: Source, device: Device, suite: Sequence[Problem] | None, sampl
     found: list[Case] = []
     for problem in chosen:
         hidden = {problem} if suite is None else set(chosen)
-        left = replace(winners, rows=by_problem(row for row in rows if row.problem not in hidden))
+        left = winners._replace(rows=by_problem(row for row in rows if row.problem not in hidden))
         decision = match_rules.decide(problem, device, [left], relatives)
         found.append(_case(problem, device, decision, winners.rows[problem][0].config))
     return found

@@ -12,11 +12,10 @@ RTX 5090, MI300X and MI355X for clocks and bandwidth.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arch:
+class Arch(NamedTuple):
     """What one architecture can do; a multiprocessor is a compute unit on AMD.
 
     Attributes:
@@ -48,17 +47,17 @@ class Arch:
     name: str
     clock_mhz: int
     memory_gb_per_s: int
-    sustained: float = 1.0
     macs: int
-    mma_sync_share: float = 0.6
     shared_bytes: int
+    warps: int
+    blocks: int
+    sustained: float = 1.0
+    mma_sync_share: float = 0.6
     reserved_bytes: int = 1024
     shared_unit: int = 128
     registers: int = 65_536
     register_unit: int = 256
     thread_registers: int = 255
-    warps: int
-    blocks: int
     warp_size: int = 32
     supported: bool = True
     wgmma: bool = False
@@ -112,8 +111,7 @@ _SM_90 = Arch(
     clusters=True,
     fp8="ocp",
 )
-_SM_100 = replace(
-    _SM_90,
+_SM_100 = _SM_90._replace(
     name="sm_100",
     clock_mhz=1965,
     memory_gb_per_s=8000,
@@ -146,16 +144,15 @@ ARCHES = {
     for arch in (
         _SM_80,
         # The GA10x white paper: half the rate of the A100's multiprocessor; the A6000's clock and memory.
-        replace(_SM_89, name="sm_86", clock_mhz=1800, memory_gb_per_s=768, blocks=16, fp8=""),
+        _SM_89._replace(name="sm_86", clock_mhz=1800, memory_gb_per_s=768, blocks=16, fp8=""),
         _SM_89,
         _SM_90,
         _SM_100,
-        replace(_SM_100, name="sm_103", clock_mhz=2032),
+        _SM_100._replace(name="sm_103", clock_mhz=2032),
         # Consumer Blackwell multiplies as Ada does, by mma.sync; it has TMA, but no clusters of more than one block.
-        replace(_SM_89, name="sm_120", clock_mhz=2407, memory_gb_per_s=1792, tma=True, pdl=True),
+        _SM_89._replace(name="sm_120", clock_mhz=2407, memory_gb_per_s=1792, tma=True, pdl=True),
         _GFX942,
-        replace(
-            _GFX942,
+        _GFX942._replace(
             name="gfx950",
             clock_mhz=2400,
             memory_gb_per_s=8000,
@@ -183,7 +180,7 @@ def of(name: str) -> Arch:
     if name in ARCHES:
         return ARCHES[name]
     if name.startswith("gfx"):
-        return replace(_GFX942, name=name, shared_bytes=49_152, fp8="", tf32=False, kpack=False, supported=False)
+        return _GFX942._replace(name=name, shared_bytes=49_152, fp8="", tf32=False, kpack=False, supported=False)
     capability = int(name[3:]) if name.startswith("sm_") and name[3:].isdigit() else 0
     return Arch(
         name=name,

@@ -11,9 +11,9 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tuner.errors import KernelError, TableError
 from tuner.kernel.config import Config
@@ -33,8 +33,7 @@ INDEX = "index.json"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One kernel of a folder.
 
     Attributes:
@@ -55,7 +54,7 @@ class Entry:
     constants: tuple[tuple[tuple[int, ...], Any], ...]
     files: Mapping[str, str]
     context: str = ""
-    arguments: nearest.Arguments = field(default_factory=dict)
+    arguments: nearest.Arguments = MappingProxyType({})
     kernel: str = ""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
@@ -14,8 +15,7 @@ TUNED = ("exact", "family")
 """Match rules whose answer is no miss: what was tuned for this very M, or for a range that holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """A lookup's answer.
 
     Attributes:
@@ -38,8 +38,7 @@ class Match:
     regret: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A row that a match rule offered and that may not be used."""
 
     source: str
@@ -48,8 +47,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A match and what it rests on.
 
     Attributes:
@@ -74,5 +72,5 @@ class Decision:
     range: Range | None = None
     batches: Batches | None = None
     fallen: tuple[str, ...] = ()
-    lost: Mapping[Config, str] = field(default_factory=dict)
+    lost: Mapping[Config, str] = MappingProxyType({})
     measured_on: str = ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tuner.lookup.families import TunedBatches
 from tuner.lookup.row import Row
@@ -14,8 +15,7 @@ from tuner.problem.batches import Key
 Rows = Mapping[Problem, Sequence[Row]]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWinners:
+class DeviceWinners(NamedTuple):
     """What one source holds for one device.
 
     Attributes:
@@ -30,7 +30,7 @@ class DeviceWinners:
     source: str
     rows: Rows
     note: str
-    families: Mapping[Key, TunedBatches] = field(default_factory=dict)
+    families: Mapping[Key, TunedBatches] = MappingProxyType({})
     device: str = ""
 
 

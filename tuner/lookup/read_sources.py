@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.hardware import device as devices
@@ -96,7 +95,7 @@ class ReadSources:
             return known  # what is there stays, so this needs no lock
         with lookup_lock():
             if (slug, index) not in self._winners:
-                self._winners[slug, index] = replace(self.all()[index].winners(slug), device=slug)
+                self._winners[slug, index] = self.all()[index].winners(slug)._replace(device=slug)
             return self._winners[slug, index]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +40,7 @@ class MergedInput(NamedTuple):
     parameter: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class AttentionChoice:
+class AttentionChoice(NamedTuple):
     """How a patched block is served.
 
     Attributes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,8 +24,7 @@ _IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
 """What a config may ask for that `fused_experts` may stand in for; any other is a kernel that somebody chose."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertsChoice:
+class ExpertsChoice(NamedTuple):
     """How a patched block is served.
 
     Attributes:

@@ -6,7 +6,6 @@ One launch of `gated_linear` computes gate, up, the activation and the product. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -60,8 +59,7 @@ class Gate(NamedTuple):
     in_training: bool = True
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class MlpChoice:
+class MlpChoice(NamedTuple):
     """How a patched block is served.
 
     Attributes:

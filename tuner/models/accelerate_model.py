@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
@@ -28,8 +28,7 @@ _SHOWN = 3
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Acceleration:
+class Acceleration(NamedTuple):
     """What `accelerate` did; its text is one line.
 
     Attributes:

@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -104,8 +104,7 @@ class AddingLinear(TunedLinear):
         return TunedLinear.forward(self, input)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ServedStep:
+class ServedStep(NamedTuple):
     """How a part of a layer is computed, x + block(norm(x)).
 
     Attributes:
@@ -123,8 +122,7 @@ class ServedStep:
     kind: type
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ResidualChoice:
+class ResidualChoice(NamedTuple):
     """How a patched layer is served.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -125,8 +125,7 @@ class Family:
         return _spanning(self.first_m, self.at(self.last_m), self.batches)
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(NamedTuple):
     """The Ms of one family that are tuned first, so that every M from the first to the last can be served.
 
     Attributes:
@@ -157,7 +156,7 @@ class Ladder:
 
     def as_invariant(self) -> Ladder:
         """The ladder of the same Ms whose rows' bits must not depend on M; ProblemError where it has no such form."""
-        return replace(self, rungs=tuple(rung.as_invariant() for rung in self.rungs))
+        return self._replace(rungs=tuple(rung.as_invariant() for rung in self.rungs))
 
     def joined(self, other: Ladder) -> Ladder:
         """The ladder that serves what this one and another that ends with the same problem do."""
@@ -294,7 +293,7 @@ def grid(
             taught = not batched.is_anchor(batch) and batch not in (batches[0], batches[-1])
             for span in [ms] if isinstance(ms, range) else [range(m, m + 1) for m in ms]:
                 climbed = ladders(span, of(batch), taught=taught)
-                found += [replace(ladder, batches=(first, batch)) for ladder in climbed]
+                found += [ladder._replace(batches=(first, batch)) for ladder in climbed]
         return sorted(found, key=attrgetter("taught"))
     if isinstance(ms, range):
         return [ladder for batch in batches for ladder in ladders(ms, of(batch))]

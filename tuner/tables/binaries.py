@@ -287,7 +287,9 @@ def _replace_all(folder: Path, contents: Mapping[str, bytes], document: Mapping[
     for name, content in sorted(contents.items()):
         with files.replacing(folder / name) as temporary:
             temporary.write_bytes(content)
-    files.write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", error=TableError)
+    files.write_text(
+        folder / INDEX, json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n", error=TableError
+    )
     for old in folder.iterdir():
         if old.suffix in (".json", ".tmp", *(f".{suffix}" for suffix in _BINARIES)) and old.name not in kept:
             old.unlink()
