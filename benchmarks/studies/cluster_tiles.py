@@ -9,7 +9,7 @@ default of today. With --free any tile does, the likeliest by the kernel's model
 
 --list writes the default of every problem instead, which needs no GPU. Such a file of another version plays along as
 `before`, and `default_gain` is its time over that of today's default. With --differing nothing else plays, of the
-problems whose default it changes.
+problems whose default it changes. --dtype and --scaling name other operands than bfloat16, as in a suite.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ def main() -> None:
     parser.add_argument("--before", type=Path, metavar="FILE", help="defaults of another version, from --list")
     parser.add_argument("--differing", action="store_true", help="play only both defaults, where they differ")
     parser.add_argument("--list", type=Path, metavar="FILE", help="write today's defaults and end")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--scaling", default="none")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     if args.differing and not args.before:
         parser.error("--differing from what: add --before FILE")
-    problems = drawn(args.seed, args.count)
+    problems = drawn(args.seed, args.count, dtype=args.dtype, scaling=args.scaling)
     if args.list:
         defaults = {str(problem): registry.default_config(problem, KNOWN["sm_90"]) for problem in problems}
         args.list.write_text(json.dumps({name: [one.kernel, dict(one.pairs)] for name, one in defaults.items()}))
@@ -89,11 +91,11 @@ def main() -> None:
     print(json.dumps(summary(found)))
 
 
-def drawn(seed: int, count: int) -> list[Problem]:
+def drawn(seed: int, count: int, **operands: str) -> list[Problem]:
     chance = random.Random(seed)
     weights = itertools.cycle((*WEIGHTS, *MORE))
     rows = (round(65 * 23 ** chance.random()) for _ in range(count))
-    return [Problem(m, *next(weights), dtype="bf16", layout="nt") for m in rows]
+    return [Problem(m, *next(weights), layout="nt", **operands) for m in rows]
 
 
 def others(problem: Problem, device: Device) -> list[Config]:

@@ -84,10 +84,17 @@ def _filled_by_any_height(problem: Problem, device: Device) -> bool:
     Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration
     nobody compared the estimates.
     """
-    if not (_specialized_rows(problem, device) and calibration.applies(problem, device)):
+    if not _specialized_rows(problem, device):
         return False
-    at_once = any_height_space.tiles_at_once(problem, device)
-    return bool(at_once) or any_height_space.fills_waves(problem, device)
+    at_once = bool(any_height_space.tiles_at_once(problem, device))
+    if dtype.is_fp8(problem.a_dtype):
+        return at_once
+    return calibration.applies(problem, device) and (at_once or any_height_space.fills_waves(problem, device))
+
+
+def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:
+    few = problem.m <= 128 and dtype.is_fp8(problem.a_dtype)
+    return few and bool(any_height_space.tiles_at_once(problem, device))
 
 
 def _many_rows(problem: Problem, device: Device) -> bool:
@@ -185,6 +192,7 @@ TABLE = (
     Line(4, "warp_specialized", _specialized_few_rows),
     Line(4, "any_width", _few_rows_filled_by_any_width),
     Line(4, "any_height", _few_rows_of_16_bits),
+    Line(4, "any_height", _few_rows_of_fp8),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_16_bits),
     Line(4, "gemv", _one_calibrated_row),

@@ -40,7 +40,7 @@ def table(tmp_path, make_row, make_table):
         spec = registry.find("matmul", "pointer" if newer else "tma")  # a table holds one version of a kernel
         config, version = spec.default_config(problem, INTERPRETER), spec.version + newer
         row = make_row(*problem.shape, dtype="float32", config=config, version=version)
-        made = row.made._replace(tool_version=__version__)
+        made = replace(row.made, tool_version=__version__)
         rows.append(replace(row, made=made, vs_default=ratio, vs_vendor=ratio))
     return make_table(*rows, device=INTERPRETER).write(tmp_path)
 

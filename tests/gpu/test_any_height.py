@@ -59,6 +59,10 @@ def skip_where_refused(problem: Problem, config: Config) -> None:
         pytest.skip(refused)
 
 
+def tile_of_8_bits(rows: int, columns: int, **options: object) -> Config:
+    return tile(rows, columns, BLOCK_SIZE_K=128, **options)
+
+
 def nt(*shape: int, **options: object) -> Problem:
     return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
 
@@ -93,6 +97,11 @@ CASES = [
     (nt(604, 1024, 8192, epilogue="bias"), tile(88, 64, num_stages=11, **CLUSTER)),
     (nt(257, 4608, 3584), tile(88, 128, num_stages=7, **CLUSTER)),
     (nt(420, 1240, 1000), tile(72, 192, num_stages=5, **CLUSTER)),
+    (nt(200, 7168, 8192, dtype="e4m3", epilogue="bias+gelu"), tile_of_8_bits(200, 64, num_stages=6, **CLUSTER)),
+    (nt(286, 3584, 1040, dtype="e4m3"), tile_of_8_bits(96, 192, num_stages=4, **PAIR)),
+    (nt(500, 4096, 2000, dtype="e4m3", scaling="row", epilogue="bias"), tile_of_8_bits(168, 128, num_stages=5)),
+    (nt(250, 5120, 1024, dtype="e5m2", scaling="scalar", out_dtype="fp16", fast_accum=True), tile_of_8_bits(104, 256)),
+    (nt(90, 3000, 1024, dtype="e4m3", out_dtype="fp32", fast_accum=True), tile_of_8_bits(96, 64, **CLUSTER)),
 ]
 
 

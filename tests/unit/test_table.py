@@ -294,7 +294,7 @@ def test_a_row_keeps_its_config_exactly(make_row, make_table):
 
 
 def test_an_environment_that_cannot_be_read_costs_only_the_rows_that_name_it(make_row, make_table, tmp_path):
-    other = make_row().made._replace(tool_version="0.2.0")
+    other = dataclasses.replace(make_row().made, tool_version="0.2.0")
     document = json.loads(make_table(make_row(64), make_row(128, made=other)).dumps())
     del document["environments"][1]["triton"]
     path = tmp_path / "matmul--nvidia-h200-sm90-132.json"

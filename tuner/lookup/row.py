@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from tuner.errors import TunerError, one_line
 from tuner.hardware.device import Environment
@@ -24,7 +24,8 @@ _LEAST, _MOST = 1e-12, 1e15
 _LONGEST = 300  # characters of a reason
 
 
-class Provenance(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Provenance:
     """How a row was made: under which versions, by which protocol, and which triton-tuner decided the winner."""
 
     environment: Environment

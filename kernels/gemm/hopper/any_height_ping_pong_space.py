@@ -9,14 +9,13 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored
+from tuner.kernels.gemm.hopper import any_width_space, resources
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored, unserved
 from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, modelled_us
 from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
-from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.rule import rule
-from tuner.problem import Problem, dtype
+from tuner.problem import Problem
 
 NAME = "any_height_ping_pong"
 COLUMNS = 128
@@ -30,35 +29,17 @@ _GROUPS = (3, 16)
 """GROUP_SIZE_M: 3 was the fastest most often, and 8 lost 0.1% to the better of these (decision 148)."""
 _MOST_STAGES = 8
 _WARPS = 8
-_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-_OUT_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := resources.elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
-        return reason
-    return _other_operands(problem) or _too_small(problem)
-
-
-def _other_operands(problem: Problem) -> str | None:
-    if problem.a_dtype != problem.b_dtype or problem.a_dtype not in _DTYPES:
-        return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(_DTYPES)}"
-    if resources.by_steps(problem):
-        return "it sums in the tensor cores alone: registers for each step's products are those of the other tile"
-    if problem.out_dtype not in _OUT_DTYPES:
-        return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
-    return None if problem.layout == "nt" else f"layout {problem.layout}: it reads both operands along K"
+    return unserved(problem, device) or _too_small(problem)
 
 
 def _too_small(problem: Problem) -> str | None:
     if problem.m < FEWEST_ROWS:
         return f"M is {problem.m}: it is for {FEWEST_ROWS} rows of A or more"
-    if problem.n < COLUMNS:
-        return f"N is {problem.n}: a tile has {COLUMNS} columns"
-    shortest = resources.ROW_BYTES // 2 // dtype.ITEMSIZE[problem.a_dtype]
-    few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
-    return few if problem.k < shortest else None
+    return f"N is {problem.n}: a tile has {COLUMNS} columns" if problem.n < COLUMNS else None
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
@@ -71,7 +52,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     return {
         "BLOCK_SIZE_M": HEIGHTS,
         "BLOCK_SIZE_N": (COLUMNS,),
-        "BLOCK_SIZE_K": (resources.ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype],),
+        "BLOCK_SIZE_K": (resources.row_length(problem),),
         "num_warps": (_WARPS,),
         "GROUP_SIZE_M": (1,),
         "num_stages": (1,),
@@ -109,7 +90,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
         return f"{config['BLOCK_SIZE_N']} columns for {config['num_warps']} warps: {COLUMNS} for {_WARPS}"
     if config["BLOCK_SIZE_M"] not in HEIGHTS:
         return f"{config['BLOCK_SIZE_M']} rows: a multiple of 8 from {HEIGHTS[0]} to {HEIGHTS[-1]}"
-    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != resources.ROW_BYTES:
+    if config["BLOCK_SIZE_K"] != resources.row_length(problem):
         return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {resources.ROW_BYTES} bytes"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 

@@ -1,7 +1,7 @@
 """The search space of `any_height`: tiles with any multiple of 8 of A's rows.
 
-Up to 256 rows a tile has all of them, or half. Of more it has as many as fill the device's waves best. And up to 640
-rows it may have any share of them with which all tiles run at once, alone or in clusters.
+Up to 256 rows a tile has all of them, or half. Of more it has as many as fill the device's waves best, unless they are
+fp8. And up to 640 rows it may have any share of them with which all tiles run at once, alone or in clusters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     ABLE,
     CLUSTER,
     HEIGHTS,
-    LENGTH,
     NAME,
     OPTIONS,
     PAIR,
@@ -29,8 +28,9 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     own_estimate_us,
     shared_bytes,
     tile_config,
+    unserved,
 )
-from tuner.kernels.gemm.hopper.resources import tiles
+from tuner.kernels.gemm.hopper.resources import row_length, tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -66,16 +66,23 @@ _IDLE_SHARE = 1 / 3
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if reason := any_width_space.unlike(problem, device):
+    if reason := unserved(problem, device):
         return reason
     if problem.m < _FEWEST_ROWS:
         return f"M is {problem.m}: it is for {_FEWEST_ROWS} rows of A or more"
-    if problem.m > FEW_ROWS:
+    if _is_many(problem):
         columns = min(_ROWS_OF_MANY)
         return f"N is {problem.n}: a tile has {columns} columns" if problem.n < columns else None
     if _fills_by_all_rows(problem, device) or tiles_at_once(problem, device):
         return None
+    if problem.m > FEW_ROWS:
+        return f"{problem.m} rows of {problem.dtype_label}: of more than {FEW_ROWS} it takes what runs at once"
     return f"N is {problem.n}: its {-(-problem.n // min(WARPS))} smallest tiles leave most of the device idle"
+
+
+def _is_many(problem: Problem) -> bool:
+    """Whether tiles walk over rows of A in groups: of more than `FEW_ROWS`. For fp8 `any_height_ping_pong` does so."""
+    return problem.m > FEW_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2
 
 
 def _fills_by_all_rows(problem: Problem, device: Device) -> bool:
@@ -95,7 +102,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]: 
         "BLOCK_SIZE_M": HEIGHTS,
         "BLOCK_SIZE_N": (*WARPS,),
         "num_warps": tuple(sorted({*WARPS.values()})),
-        "BLOCK_SIZE_K": (LENGTH,),
+        "BLOCK_SIZE_K": (row_length(problem),),
         "GROUP_SIZE_M": (1,),
         "num_stages": (1,),
         "launch_pdl": (True,),
@@ -110,7 +117,7 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     found, sides = list[Config](), tuple(config.integer(name) for name in SIDES)
     if _fills_by_all_rows(problem, device) and _has_all_rows(config, problem):
         found = [config, config.replace(num_ctas=CLUSTER)]
-    elif problem.m > FEW_ROWS and sides in _best_tiles(problem, device):
+    elif _is_many(problem) and sides in _best_tiles(problem, device):
         found = [config.replace(GROUP_SIZE_M=group) for group in _groups(config, problem, device)]
     at_once = (one for one in tiles_at_once(problem, device) if _alike(one, config, (*SIDES, "num_warps")))
     yield from dict.fromkeys((*(deepest(one, problem, device) for one in found), *at_once))
@@ -176,7 +183,7 @@ def for_many_rows(config: Config) -> bool:
 
 def fills_waves(problem: Problem, device: Device) -> bool:
     """Whether a tile for more than `FEW_ROWS` rows leaves every multiprocessor less to compute than others' tiles."""
-    if problem.m <= FEW_ROWS:
+    if not _is_many(problem):
         return False
     rows, columns = _best_tiles(problem, device)[0]
     return any_width_space.busiest(rows, columns, problem, device) < any_width_space.least_sums(problem, device)
@@ -203,7 +210,7 @@ def _best_tiles(problem: Problem, device: Device) -> tuple[tuple[int, int], ...]
 
 @rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))
 def _height(config: Config, problem: Problem, device: Device) -> str | None:
-    if problem.m > FEW_ROWS:
+    if _is_many(problem):
         return None
     heights = {*(one["BLOCK_SIZE_M"] for one in tiles_at_once(problem, device))}
     if _fills_by_all_rows(problem, device):
@@ -216,7 +223,7 @@ def _height(config: Config, problem: Problem, device: Device) -> str | None:
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     """Of tiles for many rows, keep those that leave every multiprocessor less to compute than others; or the best."""
     rows, columns = (config.integer(name) for name in SIDES)
-    if problem.m <= FEW_ROWS or (rows, columns) in (best := _best_tiles(problem, device)):
+    if not _is_many(problem) or (rows, columns) in (best := _best_tiles(problem, device)):
         return None
     if any(_alike(one, config, SIDES) for one in tiles_at_once(problem, device)):
         return None

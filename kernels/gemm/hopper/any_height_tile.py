@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
+from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
 from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
+from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem
@@ -22,8 +23,6 @@ WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
 _MOST_SUMS = {1: 128, 2: 208, 3: 104}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 (240 for more
 than 192 sums) or 160."""
-LENGTH = 64
-"""BLOCK_SIZE_K: rows of 128 bytes."""
 STEP = 16
 """What rows of tiles are multiples of, where these have all rows of A or half."""
 CLUSTER = 4
@@ -36,13 +35,32 @@ _CAUTION = 1.02
 
 Of 962 problems that no constant was fitted to, 66 have other defaults for it, which take 0.990 of the others' time; the
 least is 0.87, the most 1.07 (decision 152)."""
+_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+_OUT_DTYPES = ("bfloat16", "float16", "float32")
 OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
+def unserved(problem: Problem, device: Device) -> str | None:
+    """Why no tile of any height can serve a problem's operands on a device, or None."""
+    if reason := resources.elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
+        return reason
+    if problem.a_dtype != problem.b_dtype or problem.a_dtype not in _DTYPES:
+        return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(_DTYPES)}"
+    if resources.by_steps(problem):
+        return "it sums in the tensor cores alone: no registers are left for each step's products"
+    if problem.out_dtype not in _OUT_DTYPES:
+        return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
+    if problem.layout != "nt":
+        return f"layout {problem.layout}: it reads both operands along K"
+    shortest = resources.row_length(problem) // 2
+    few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
+    return few if problem.k < shortest else None
+
+
 def tile_config(rows: int, columns: int, problem: Problem, device: Device, **options: Value) -> Config:
     """The config of a tile, with the deepest ring that fits."""
-    fixed = {"BLOCK_SIZE_K": LENGTH, "GROUP_SIZE_M": 1, "launch_pdl": True, "num_stages": 1}
+    fixed = {"BLOCK_SIZE_K": resources.row_length(problem), "GROUP_SIZE_M": 1, "launch_pdl": True, "num_stages": 1}
     one = Config(NAME, BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, num_warps=WARPS[columns], **fixed, **options)
     return deepest(one, problem, device)
 
@@ -73,7 +91,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 @rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
-def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+def _shape(config: Config, problem: Problem, device: Device) -> str | None:
     rows, columns, warps = (config.integer(name) for name in (*SIDES, "num_warps"))
     if WARPS.get(columns) != warps:
         return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
@@ -81,7 +99,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
         return reason
     if any_width_space.in_halves(as_computed(config)) and rows % STEP:
         return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {STEP}"
-    return any_width_space.no_step(rows, "rows", config, 8)
+    return any_width_space.no_step(rows, "rows", config, problem, 8)
 
 
 def _no_cluster(config: Config, device: Device) -> str | None:

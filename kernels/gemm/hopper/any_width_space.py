@@ -10,7 +10,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES, elsewhere, warpgroups
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, elsewhere, row_length, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import odd_rows, refinements, tile_rules
@@ -67,11 +67,10 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    return unlike(problem, device) or _too_small(problem)
+    return _other_operands(problem, device) or _too_small(problem)
 
 
-def unlike(problem: Problem, device: Device) -> str | None:
-    """Why neither this kernel nor `any_height` can serve a problem on a device, or None."""
+def _other_operands(problem: Problem, device: Device) -> str | None:
     if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason
     if {problem.a_dtype, problem.b_dtype} not in ({"bfloat16"}, {"float16"}):
@@ -209,18 +208,19 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
         return f"{rows} rows for {warps} warps: 128 or 256 for 8, 192 for 12"
     if config.integer(refinements.NUM_CTAS, _PAIR) != _PAIR:
         return f"clusters of {config[refinements.NUM_CTAS]}: only pairs were run so far"
-    return no_step(columns, "columns", config)
+    return no_step(columns, "columns", config, problem)
 
 
-def no_step(width: int, side: str, config: Config, unit: int = 16) -> str | None:
+def no_step(width: int, side: str, config: Config, problem: Problem, unit: int = 16) -> str | None:
     """Why a config's step along K, whose wgmmas are so wide, is none of this kernel's, or None.
 
     unit: what the width must be a multiple of. C's rows are stored 16 elements at a time; its columns may be 8.
     """
     if width % unit or not 16 <= width <= _ONE_WGMMA:
         return f"{width} {side}: a multiple of {unit} up to {_ONE_WGMMA} is one wgmma"
-    if (length := config.integer("BLOCK_SIZE_K")) != _LENGTH:
-        return f"BLOCK_SIZE_K is {length}: {_LENGTH} elements, 128 bytes, are a row of shared memory"
+    if (length := config.integer("BLOCK_SIZE_K")) != row_length(problem):
+        row = f"{row_length(problem)} elements, {ROW_BYTES} bytes, are a row of shared memory"
+        return f"BLOCK_SIZE_K is {length}: {row}"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 

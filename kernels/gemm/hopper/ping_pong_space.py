@@ -9,7 +9,6 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import ping_pong_jit, resources, tile
 from tuner.kernels.gemm.hopper import space as specialized_space
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -52,7 +51,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_M": rows,
         "BLOCK_SIZE_N": columns,
         "BLOCK_SIZE_N_REST": rest,
-        "BLOCK_SIZE_K": (ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype],),
+        "BLOCK_SIZE_K": (resources.row_length(problem),),
         "num_warps": (_WARPS,),
         "GROUP_SIZE_M": (1,),
         "num_stages": (1,),
@@ -79,8 +78,8 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if (warps := config.integer("num_warps")) != _WARPS:
         return f"{warps} warps: two warpgroups, {_WARPS} warps, take turns"
-    if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] != ROW_BYTES:
-        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {ROW_BYTES} bytes"
+    if config["BLOCK_SIZE_K"] != resources.row_length(problem):
+        return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {resources.ROW_BYTES} bytes"
     few = config.integer("num_stages") < _FEWEST_STAGES
     return f"{_FEWEST_STAGES} stages at least, to load while it multiplies" if few else None
 

@@ -18,6 +18,11 @@ _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 
 
+def row_length(problem: Problem) -> int:
+    """Elements along K of one row of a stage, `ROW_BYTES`."""
+    return ROW_BYTES // dtype.ITEMSIZE[problem.a_dtype]
+
+
 @functools.lru_cache(maxsize=1024)
 def by_steps(problem: Problem) -> bool:
     """Whether each step's products are added in registers, as block scales or fp8 without fast accumulation require."""

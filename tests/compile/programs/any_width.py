@@ -10,6 +10,7 @@ from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.hopper import any_width
+from tuner.kernels.gemm.hopper.resources import row_length
 from tuner.sweep import binary_resources, cross_target
 
 PLAIN = Problem(2048, 3584, 18944, dtype="bf16", layout="nt")
@@ -20,6 +21,8 @@ TWO_TILES = Problem(250, 5120, 8192, dtype="bf16", layout="nt", epilogue="bias")
 MANY = Problem(900, 7168, 5120, dtype="bf16", layout="nt", epilogue="bias+gelu")
 MANY_WIDE = Problem(900, 5000, 5120, dtype="fp16", layout="nt", out_dtype="fp32")
 FEW_WIDE = Problem(250, 7168, 8192, dtype="fp16", layout="nt", out_dtype="fp32")
+EIGHT_BITS = Problem(200, 7168, 8192, dtype="e4m3", layout="nt", epilogue="bias+gelu")
+EIGHT_BITS_SCALED = Problem(500, 4096, 8192, dtype="e4m3", layout="nt", scaling="row", epilogue="bias")
 TILES = [
     (PLAIN, 128, 224, 4, {}),
     (PLAIN, 128, 176, 5, {}),
@@ -50,6 +53,10 @@ HEIGHTS = [
     (MANY, 136, 128, 5, {}),
     (MANY, 152, 192, 4, {}),
     (MANY_WIDE, 208, 256, 3, {}),
+    (EIGHT_BITS, 200, 64, 6, {"num_ctas": 4}),
+    (EIGHT_BITS, 104, 192, 4, {"num_ctas": 2, "SHARE_B": True}),
+    (EIGHT_BITS_SCALED, 168, 128, 5, {}),
+    (EIGHT_BITS_SCALED, 104, 256, 4, {}),
 ]
 """The same of `any_height`."""
 WARPS = {
@@ -69,7 +76,7 @@ def main(arch: str) -> None:
             spec.name,
             BLOCK_SIZE_M=rows,
             BLOCK_SIZE_N=columns,
-            BLOCK_SIZE_K=64,
+            BLOCK_SIZE_K=row_length(problem),
             GROUP_SIZE_M=8 if name == "any_width" else 1,
             launch_pdl=True,
             num_stages=stages,
@@ -87,7 +94,7 @@ def main(arch: str) -> None:
                 "spill_bytes": resources.spill_bytes,
                 "shared_bytes": resources.shared_bytes,
                 "predicted_bytes": spec.shared_bytes(config, problem, device),
-                "widths": sorted({*map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", assembly))}),
+                "widths": sorted({*map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k", assembly))}),
                 "columns": columns if name == "any_width" else rows,
                 "wgmmas": 2 if config["num_warps"] == 12 and max(rows, columns) > 192 else 1,
                 "multicasts": ".multicast::cluster" in assembly,
