@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+from importlib import metadata
 from importlib.metadata import EntryPoint
-from typing import Any
+
+_PREFIX = "[tuner."
+"""How our groups begin in a package's file: what lies in others need not be parsed."""
 
 
 @functools.cache
-def _all() -> Any:  # its class differs from Python 3.12 on
-    return importlib.metadata.entry_points()
+def _all() -> tuple[EntryPoint, ...]:
+    """The entry points of packages that name a group of ours, sorted by name and value, without duplicates.
+
+    Of two packages of one name the first on `sys.path` counts, as for `importlib.metadata.entry_points`.
+    """
+    packages = {each.metadata["Name"] for each in metadata.distributions() if _PREFIX in _text_of(each)}
+    found = (point for name in filter(None, packages) for point in metadata.distribution(name).entry_points)
+    return tuple(dict.fromkeys(sorted(found, key=lambda point: (point.name, point.value))))
+
+
+def _text_of(package: metadata.Distribution) -> str:
+    return package.read_text("entry_points.txt") or ""
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group, sorted by name and value, without duplicates."""
-    found = sorted(_all().select(group=group), key=lambda point: (point.name, point.value))
-    return tuple(dict.fromkeys(found))
+    return tuple(point for point in _all() if point.group == group)
 
 
 def forget() -> None:

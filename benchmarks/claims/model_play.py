@@ -72,6 +72,8 @@ FULL_SPEED = 1.3
 MOST_SEQUENCES = 128
 GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 Step = Callable[[], Any]
+Starts = dict[str, list[dict[str, Any]]]
+"""What each start found, by its kind."""
 
 
 def config_of(options: argparse.Namespace) -> Any:
@@ -435,32 +437,36 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
     With --earlier, an earlier version's accelerated steps are a third kind.
 
     A host may run Python at half the speed for a while. So a fixed loop is timed just before and after each step, and
-    the ratio is also given of the starts whose slower loop took little longer than the fastest of all.
+    the ratio is also given of the starts whose slower loop took little longer than the fastest of all, and of the rest.
     """
-    took: dict[str, list[dict[str, Any]]] = {"torch": [], "tuner": [], **({"earlier": []} if options.earlier else {})}
+    took: Starts = {"torch": [], "tuner": [], **({"earlier": []} if options.earlier else {})}
     for turn in range(options.starts):
         for name in random.Random(turn).sample(list(took), len(took)):
             took[name].append(child(options, f"first-{name}"))
+    return {**took, **by_speed(took)}
+
+
+def by_speed(took: Starts) -> dict[str, Any]:
+    """Median times of first steps over torch's: of all starts that ended, of those at full speed, and of the others."""
     ended = {name: [each for each in some if "seconds" in each] for name, some in took.items()}
     if not all(ended.values()):
-        return {**took}
+        return {}
     fastest = min(each["loop_s"] for some in ended.values() for each in some)
-    full = {name: [each for each in some if each["loop_s"] <= FULL_SPEED * fastest] for name, some in ended.items()}
-    return {
-        **took,
-        **over_torch(ended),
-        "at_full_speed": {
-            "loop_s": fastest,
-            **{f"{name}_starts": len(some) for name, some in full.items()},
-            **(over_torch(full) if all(full.values()) else {}),
-        },
-    }
+
+    def speed(*, full: bool) -> dict[str, Any]:
+        most = FULL_SPEED * fastest
+        found = {name: [each for each in some if (each["loop_s"] <= most) is full] for name, some in ended.items()}
+        counts = {f"{name}_starts": len(some) for name, some in found.items()}
+        return {**counts, **(over_torch(found) if all(found.values()) else {})}
+
+    return {**over_torch(ended), "at_full_speed": {"loop_s": fastest, **speed(full=True)}, "slowed": speed(full=False)}
 
 
-def over_torch(took: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
-    """The median times of first steps over torch's, by what they are called in results."""
+def over_torch(took: Starts) -> dict[str, float]:
+    """Torch's median seconds, and the others' over these, by what they are called in results."""
     medians = {name: statistics.median(each["seconds"] for each in some) for name, some in took.items()}
-    return {f"{name}_over_torch": round(medians[name] / medians["torch"], 3) for name in took if name != "torch"}
+    ratios = {f"{name}_over_torch": round(medians[name] / medians["torch"], 3) for name in took if name != "torch"}
+    return {"torch_s": round(medians["torch"], 3), **ratios}
 
 
 def first_step(options: argparse.Namespace, name: str) -> dict[str, Any]:

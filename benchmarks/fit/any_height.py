@@ -2,6 +2,7 @@
 
     python benchmarks/fit/any_height.py --out RESULT.json
 
+The constants are fitted to bfloat16. `fp8_pace` is how much longer fp8 takes than they say, and `fp8` how they rank it.
 Studies ran on several cards of one model, of which one was a few percent slower; what both measured says by how much.
 `over_fastest` is how much longer the config with the least estimate takes than the fastest one: the geometric mean and
 the most, over all problems, and with the constants fitted to the other weights alone. Needs scipy.
@@ -36,6 +37,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 WITHOUT_CLUSTERS = ("any-height-wide-h200.json",)
 """Studies of before decision 151, when clusters took longer: of these, other trials count."""
 TODAY = ("cluster-tiles", "cluster-tiles-again", "cluster-tiles-third", "any-height-again")
+FP8 = {"cluster-tiles-fp8": "none", "cluster-tiles-fp8-again": "none"}
+FP8 |= {"cluster-tiles-fp8-rows": "row", "cluster-tiles-fp8-rows-again": "row"}
+"""Studies of fp8, with the scales of their operands."""
 STUDIES = [RESULTS / name for name in (*(f"{name}-h200.json" for name in TODAY), *WITHOUT_CLUSTERS)]
 DEVICE = KNOWN["sm_90"]
 NEAR = 1.1
@@ -55,10 +59,16 @@ def main() -> None:
     args = parser.parse_args()
     trials: list[Trial] = []
     for study in args.study:
-        found = [trial for each in json.loads(study.read_text())["found"] for trial in trials_of(each, DEVICE)]
+        found = trials_in(study, dtype="bf16")
         if study.name in WITHOUT_CLUSTERS:
             found = [trial for trial in found if "num_ctas" not in trial.config]
         trials += at_the_pace_of(trials, found)
+    fp8 = [
+        trial
+        for name, scaling in FP8.items()
+        for trial in trials_in(RESULTS / f"{name}-h200.json", dtype="e4m3", scaling=scaling)
+    ]
+    pace = np.mean([math.log(one.us / modelled_us(one, model.CONSTANTS)) for one in fp8])
     constants = fitted(trials)
     held = []
     for shape in sorted({trial.problem.shape[1:] for trial in trials}):
@@ -72,15 +82,22 @@ def main() -> None:
             "today": summary(losses(trials, model.CONSTANTS)),
             "fitted": summary(losses(trials, constants)),
             "held out": summary(held),
+            "fp8": summary(losses(fp8, model.CONSTANTS)),
         },
+        "fp8_configs": len(fp8),
+        "fp8_pace": round(float(np.exp(pace)), 4),
     }
     print(json.dumps(result, indent=1))
     record.write(args.out, result)
 
 
-def trials_of(found: dict[str, Any], device: Device) -> list[Trial]:
+def trials_in(study: Path, **operands: str) -> list[Trial]:
+    return [trial for each in json.loads(study.read_text())["found"] for trial in trials_of(each, DEVICE, **operands)]
+
+
+def trials_of(found: dict[str, Any], device: Device, **operands: str) -> list[Trial]:
     """What a study measured of tiles that the model is for: those that are tried, or keep the device as busy."""
-    problem = Problem(*found["shape"], dtype="bf16", layout="nt")
+    problem = Problem(*found["shape"], layout="nt", **operands)
     if supports(problem, device) is not None:
         return []
     tried, trials = space(problem, device), list[Trial]()

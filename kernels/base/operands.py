@@ -44,7 +44,7 @@ class Written:
         return sum(each.numel() * each.element_size() for each in given if isinstance(each, torch.Tensor))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Operands(Written):
     """The tensors of one GEMM, which are the `Inputs` of every kernel of the op `matmul`.
 

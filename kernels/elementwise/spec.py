@@ -20,7 +20,7 @@ MOST_COLUMNS = 32_768
 """The longest rows that lie whole in a program: 1,024 threads with 64 registers hold 32 values each and temporaries."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Tensors(Written):
     """The operands of an op that only moves memory, which are its `Inputs`.
 

@@ -21,7 +21,7 @@ GROUPS, TOP_K = "groups", "top_k"
 """The extras that hold the number of experts, and how many of them a token is sent to."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class ExpertsOperands(Written):
     """The tensors of one mixture of experts.
 

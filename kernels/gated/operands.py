@@ -21,7 +21,7 @@ from tuner.problem import Problem, dtype
 _RARE = 1e6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class GatedOperands(Written):
     """The tensors of one gated linear layer.
 

@@ -79,10 +79,10 @@ def _filled_by_any_width(problem: Problem, device: Device) -> bool:
 
 
 def _filled_by_any_height(problem: Problem, device: Device) -> bool:
-    """Match more than 256 rows of A where tiles of `any_height` leave less to compute than others, or all run at once.
+    """Match many rows of A where tiles of `any_height` leave less to compute than others, or all run at once.
 
-    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration
-    nobody compared the estimates.
+    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json; cluster-tiles-fp8*-h200.json,
+    where fp8 was compared without the calibration. Of others nobody did.
     """
     if not _specialized_rows(problem, device):
         return False
@@ -93,6 +93,7 @@ def _filled_by_any_height(problem: Problem, device: Device) -> bool:
 
 
 def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:
+    """Match up to 128 rows of fp8 whose tiles of `any_height` all run at once; source: the same results."""
     few = problem.m <= 128 and dtype.is_fp8(problem.a_dtype)
     return few and bool(any_height_space.tiles_at_once(problem, device))
 

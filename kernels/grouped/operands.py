@@ -22,7 +22,7 @@ from tuner.problem import Problem, dtype
 Run = Callable[["GroupedOperands | ListedOperands", Config], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class GroupedOperands(Written):
     """Groups of rows, each of which is multiplied by its own matrix.
 

@@ -18,7 +18,7 @@ from tuner.problem import Problem, dtype
 from tuner.problem.merged_parts import parts_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class MergedOperands(Written):
     """The tensors of one input's products with two or three weights.
 

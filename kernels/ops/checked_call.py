@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tuner.kernel import Inputs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class CheckedCall:
     """What `dispatch.launch` hands to whatever launches a call.
 

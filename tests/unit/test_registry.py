@@ -198,8 +198,8 @@ def test_our_own_entry_points_say_what_they_are(caplog):
 
 def test_packages_are_read_once_for_kernels_and_tables(monkeypatch):
     read = []
-    entry_points = importlib.metadata.entry_points
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: read.append(None) or entry_points())
+    distributions = importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: read.append(None) or distributions())
     registry.forget()
     assert [point.name for point in registry.points() if point.name == "matmul.pointer"] == ["matmul.pointer"]
     sources.packages()
@@ -207,3 +207,20 @@ def test_packages_are_read_once_for_kernels_and_tables(monkeypatch):
     tuner.use(None)
     sources.packages()
     assert len(read) == 2
+
+
+def test_of_two_packages_of_one_name_the_first_on_the_path_counts(tmp_path, monkeypatch):
+    for folder, text in (
+        ("first", "[console_scripts]\nx = x:main\n"),
+        ("second", f"[{registry.GROUP}]\nmatmul.old = old:SPEC\n"),
+    ):
+        info = tmp_path / folder / "theirs-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "second"))
+    registry.forget()
+    assert "matmul.old" in [point.name for point in registry.points()]
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    registry.forget()
+    assert "matmul.old" not in [point.name for point in registry.points()]
