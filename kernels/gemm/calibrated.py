@@ -43,7 +43,9 @@ def best(
     variants: Callable[[Config, int], Iterable[Mapping[str, Value]]],
     ties: Ties,
 ) -> Config:
-    """The config of least estimate of those that the cost model puts near the least, refined by its options.
+    """The config of least estimate of those that the cost model puts near the least.
+
+    It is refined by its options where the calibration speaks.
 
     Args:
         tried: the space.
@@ -61,7 +63,9 @@ def best(
     near = {tried.canonicalize(config): one for config, one in cost.near_least(tiles()).items()}
     estimate = functools.partial(estimate_us, problem=problem, device=device)
     found = tried.best(estimate, ties=ties, among=corrected(near, problem, device))
-    return tried.smallest() if found is None else tried.refined(found, estimate)
+    if found is None:
+        return tried.smallest()
+    return tried.refined(found, estimate) if calibration.applies(problem, device) else found
 
 
 def _loop(config: Config) -> Loop:

@@ -140,10 +140,9 @@ def default_config(problem: Problem, device: Device) -> Config:
 
     tried = space(problem, device)
     estimated = functools.partial(estimate_us, problem=problem, device=device)
-    if calibration.applies(problem, device):
-        found = tried.best(estimated, ties=ties, among=_corrected(_shortlist(tried, problem, device), problem, device))
-    else:
-        found = tried.narrowed(LOADS=splitting.loads(problem.unscaled(), device)[-1:]).best(estimated, ties=ties)
+    if not calibration.applies(problem, device):
+        tried = tried.narrowed(LOADS=splitting.loads(problem.unscaled(), device)[-1:])
+    found = tried.best(estimated, ties=ties, among=_corrected(_shortlist(tried, problem, device), problem, device))
     smallest = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": SCALE_GROUP}
     return found or Config(NAME, **smallest, LOADS="pointer", SWAP_AB=False, SPLIT_K=1, num_stages=1, num_warps=4)
 

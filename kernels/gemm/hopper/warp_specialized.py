@@ -35,6 +35,7 @@ from tuner.kernels.gemm.hopper.space import NAME, space, supports, variants
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor, destination_strides
+from tuner.kernels.space import odd_rows
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem
@@ -283,13 +284,19 @@ def ties(config: Config) -> tuple[float, ...]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The config with the least estimated time, and for few rows of A refined by its options."""
     tried, calibrated = space(problem, device), calibration.applies(problem, device)
-    near = _corrected(_shortlist(tried, problem, device), problem, device) if calibrated else None
+
+    def slowed(config: Config, us: float) -> float:
+        short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
+        return us * (_SHORT_ROWS if short else 1)
 
     def estimated(config: Config) -> float:
-        short = not calibrated and config.integer("BLOCK_SIZE_K") * dtypes.ITEMSIZE[problem.a_dtype] < 128
-        return estimate_us(config, problem, device) * (_SHORT_ROWS if short else 1)
+        return slowed(config, estimate_us(config, problem, device))
 
-    found = tried.best(estimated, ties=ties, among=near) or tried.smallest()
+    among = None
+    if not any(odd_rows.odd(problem)):  # for which pairs of blocks are tried, too
+        near = _corrected(_shortlist(tried, problem, device), problem, device)
+        among = {config: slowed(config, us) for config, us in near.items()}
+    found = tried.best(estimated, ties=ties, among=among) or tried.smallest()
     return tried.refined(found, estimated) if calibrated and problem.m <= FEW_ROWS else found
 
 

@@ -14,7 +14,6 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.base.workspace import MOST_BYTES
 from tuner.kernels.cost import calibration
-from tuner.kernels.cost import model as cost
 from tuner.kernels.gemm import calibrated, splitting, sums
 from tuner.kernels.gemm.pointer import space as pointer_space
 from tuner.kernels.gemm.pointer import spec as pointer
@@ -84,16 +83,14 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
     tried, axes = space(problem, device), splitting.formula_axes(problem, device)
     ties = functools.partial(splitting.tie_break, problem=problem, device=device)
-    if not calibration.applies(problem, device):
-        few = tried.narrowed(**axes)
-        return few.best(functools.partial(cost.tiled, problem=problem, device=device), ties=ties) or few.smallest()
-    lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"], BLOCK_SIZE_M=(64, 128), num_warps=(4, 8))
+    if calibration.applies(problem, device):
+        axes = {"BLOCK_SIZE_K": axes["BLOCK_SIZE_K"], "BLOCK_SIZE_M": (64, 128), "num_warps": (4, 8)}
 
     def variants(point: Config, splits: int) -> Iterator[dict[str, Value]]:
         depths = splitting.depths_of(point, splits, problem, device)
         return ({"SPLIT_K": splits, "num_stages": stages} for stages in depths)
 
-    return calibrated.best(lengths, lambda point: splits_of(point, problem, device), variants, ties)
+    return calibrated.best(tried.narrowed(**axes), lambda point: splits_of(point, problem, device), variants, ties)
 
 
 def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:

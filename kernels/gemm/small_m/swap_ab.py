@@ -91,22 +91,22 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
 def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time; where no calibration speaks, of those that mostly win elsewhere."""
     estimate, tied = (functools.partial(of, problem=problem, device=device) for of in (estimate_us, tie_break))
+
+    def best(configs: SearchSpace) -> Config | None:
+        return configs.best(estimate, ties=tied, among=corrected(_shortlist(configs, problem, device), problem, device))
+
     tried = space(problem, device)
     axes = splitting.formula_axes(problem, device)
     if calibration.applies(problem, device):
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
-        found = lengths.best(
-            estimate, ties=tied, among=corrected(_shortlist(lengths, problem, device), problem, device)
-        )
+        found = best(lengths)
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
     promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
-    fastest = [promising.best(estimate, ties=tied)]
+    fastest = [best(promising)]
     if splitting.loads(problem, device)[-1] == "tma":
         # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).
         line = (128 // dtype.ITEMSIZE[problem.a_dtype],)
-        fastest.append(
-            tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",)).best(estimate, ties=tied)
-        )
+        fastest.append(best(tried.narrowed(BLOCK_SIZE_M=(64, 128), BLOCK_SIZE_K=line, LOADS=("pointer",))))
     ranked = sorted((one for one in fastest if one is not None), key=lambda config: (estimate(config), tied(config)))
     return ranked[0] if ranked else promising.smallest()
 
