@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from importlib import metadata
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 
 _PREFIX = "[tuner."
 """How our groups begin in a package's file: what lies in others need not be parsed."""
@@ -12,17 +12,18 @@ _PREFIX = "[tuner."
 
 @functools.cache
 def _all() -> tuple[EntryPoint, ...]:
-    """The entry points of packages that name a group of ours, sorted by name and value, without duplicates.
-
-    Of two packages of one name the first on `sys.path` counts, as for `importlib.metadata.entry_points`.
-    """
-    packages = {each.metadata["Name"] for each in metadata.distributions() if _PREFIX in _text_of(each)}
-    found = (point for name in filter(None, packages) for point in metadata.distribution(name).entry_points)
+    """The entry points of packages that name a group of ours, sorted by name and value, without duplicates."""
+    named = (each for each in metadata.distributions() if _PREFIX in (each.read_text("entry_points.txt") or ""))
+    found = (point for each in named for point in _first_of_its_name(each).entry_points)
     return tuple(dict.fromkeys(sorted(found, key=lambda point: (point.name, point.value))))
 
 
-def _text_of(package: metadata.Distribution) -> str:
-    return package.read_text("entry_points.txt") or ""
+def _first_of_its_name(package: Distribution) -> Distribution:
+    """The package of the same name that comes first on `sys.path`, which is the one that Python imports."""
+    try:
+        return metadata.distribution(package.metadata["Name"]) if "Name" in package.metadata else package
+    except metadata.PackageNotFoundError:  # its folder has another name
+        return package
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:

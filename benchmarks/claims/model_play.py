@@ -127,7 +127,7 @@ def bring(options: argparse.Namespace) -> dict[str, Any]:
 
 def earlier_path(options: argparse.Namespace) -> str:
     """Where Python finds the earlier version before this one."""
-    return os.pathsep.join((str(options.earlier.resolve()), os.environ.get("PYTHONPATH", "")))
+    return os.pathsep.join(filter(None, (str(options.earlier.resolve()), os.environ.get("PYTHONPATH"))))
 
 
 def told_by(options: argparse.Namespace, **others: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -443,7 +443,13 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
     for turn in range(options.starts):
         for name in random.Random(turn).sample(list(took), len(took)):
             took[name].append(child(options, f"first-{name}"))
-    return {**took, **by_speed(took)}
+    told = {"earlier_commit": commit_of(options.earlier)} if options.earlier else {}
+    return {**told, **took, **by_speed(took)}
+
+
+def commit_of(checkout: Path) -> str:
+    asked = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def by_speed(took: Starts) -> dict[str, Any]:

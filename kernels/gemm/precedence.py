@@ -81,8 +81,8 @@ def _filled_by_any_width(problem: Problem, device: Device) -> bool:
 def _filled_by_any_height(problem: Problem, device: Device) -> bool:
     """Match many rows of A where tiles of `any_height` leave less to compute than others, or all run at once.
 
-    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json; cluster-tiles-fp8*-h200.json,
-    where fp8 was compared without the calibration. Of others nobody did.
+    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration the
+    estimates were compared for fp8 alone, e4m3 on an H200: cluster-tiles-fp8*-h200.json.
     """
     if not _specialized_rows(problem, device):
         return False

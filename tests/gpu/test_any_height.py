@@ -100,6 +100,7 @@ CASES = [
     (nt(200, 7168, 8192, dtype="e4m3", epilogue="bias+gelu"), tile_of_8_bits(200, 64, num_stages=6, **CLUSTER)),
     (nt(286, 3584, 1040, dtype="e4m3"), tile_of_8_bits(96, 192, num_stages=4, **PAIR)),
     (nt(500, 4096, 2000, dtype="e4m3", scaling="row", epilogue="bias"), tile_of_8_bits(168, 128, num_stages=5)),
+    (nt(202, 24576, 1536, dtype="e4m3", scaling="row"), tile_of_8_bits(208, 192, num_stages=4)),
     (nt(250, 5120, 1024, dtype="e5m2", scaling="scalar", out_dtype="fp16", fast_accum=True), tile_of_8_bits(104, 256)),
     (nt(90, 3000, 1024, dtype="e4m3", out_dtype="fp32", fast_accum=True), tile_of_8_bits(96, 64, **CLUSTER)),
 ]

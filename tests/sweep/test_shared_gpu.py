@@ -160,7 +160,10 @@ def test_a_third_problem_measures_while_two_wait(shared):
 
 
 def test_one_problem_is_prepared_while_another_one_is(shared):
-    shared.sweep(*(shared.problem(name, configs=8, sleep_ms=50) for name in "ab"))
+    shared.sweep(
+        shared.problem("a", "good,late", until="b launch", configs=4, sleep_ms=100),
+        shared.problem("b", configs=8, sleep_ms=100),
+    )
     shared_uses = [use for use in shared.uses if use.how == "shared"]
     assert any(one.pid != other.pid and overlap(one, other) for one, other in combinations(shared_uses, 2))
 

@@ -176,6 +176,12 @@ def test_tiles_of_fp8_all_run_at_once(shape):
     assert (tile, config["BLOCK_SIZE_K"]) == (EIGHT_BITS[shape], 128)
 
 
+def test_rows_of_fp8_whose_bits_must_not_depend_on_m_are_not_exchanged():
+    problem = Problem(276, 6144, 4096, dtype="e4m3", layout="nt", invariant=True)
+    assert "exchanged" in SPEC.unserved(problem, H200)
+    assert SPEC.unserved(bf16(276, 6144, 4096, invariant=True), H200) is None
+
+
 @pytest.mark.parametrize("scaling", ["none", "row", "scalar"])
 def test_of_fp8_the_space_of_more_than_256_rows_has_tiles_that_run_at_once_alone(scaling):
     found = dict[int, int]()

@@ -15,7 +15,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.gemm import invariant, sums
-from tuner.kernels.gemm.hopper import any_height_ping_pong, any_width, cluster_k, ping_pong, warp_specialized
+from tuner.kernels.gemm.hopper import any_height_tile, any_width, cluster_k, ping_pong, warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
 from tuner.kernels.gemm.pointer import spec as pointer_spec
 from tuner.kernels.gemm.small_m import swap_ab
@@ -36,12 +36,12 @@ from tuner.tables import dispatcher_template
 H200, A100 = KNOWN["sm_90"], KNOWN["sm_80"]
 ORDERS = {
     **dict.fromkeys(("tma", "persistent_tma", "block_scaled", "split_k"), sums.of_tile),
-    **dict.fromkeys(("any_width", "any_height"), any_width.order),
+    "any_width": any_width.order,
+    **dict.fromkeys(("any_height", "any_height_ping_pong"), any_height_tile.order),
     **{module.NAME: module.order for module in (cluster_k, swap_ab)},
     "pointer": pointer_spec.order,
     "warp_specialized": warp_specialized.order,
     "ping_pong": ping_pong.order,
-    "any_height_ping_pong": any_height_ping_pong.order,
     "padded": padded._order,
 }
 KINDS = [

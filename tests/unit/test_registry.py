@@ -209,18 +209,26 @@ def test_packages_are_read_once_for_kernels_and_tables(monkeypatch):
     assert len(read) == 2
 
 
+def install(folder, name, entry_points, metadata):
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text(entry_points)
+    if metadata:
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{metadata}\nVersion: 1.0\n")
+
+
 def test_of_two_packages_of_one_name_the_first_on_the_path_counts(tmp_path, monkeypatch):
-    for folder, text in (
-        ("first", "[console_scripts]\nx = x:main\n"),
-        ("second", f"[{registry.GROUP}]\nmatmul.old = old:SPEC\n"),
-    ):
-        info = tmp_path / folder / "theirs-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path / "second"))
+    install(tmp_path / "first", "theirs", "[console_scripts]\nx = x:main\n", "Name: theirs")
+    install(tmp_path / "second", "theirs", f"[{registry.GROUP}]\nmatmul.old = old:SPEC\n", "Name: theirs")
+    for folder, is_there in (("second", True), ("first", False)):
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+        registry.forget()
+        assert ("matmul.old" in [point.name for point in registry.points()]) is is_there
+
+
+@pytest.mark.parametrize("metadata", ["", "Summary: no name", "Name: another"])
+def test_a_package_without_a_name_or_in_a_folder_of_another_is_found(metadata, tmp_path, monkeypatch):
+    install(tmp_path, "theirs", f"[{registry.GROUP}]\nmatmul.odd = odd:SPEC\n", metadata)
+    monkeypatch.syspath_prepend(str(tmp_path))
     registry.forget()
-    assert "matmul.old" in [point.name for point in registry.points()]
-    monkeypatch.syspath_prepend(str(tmp_path / "first"))
-    registry.forget()
-    assert "matmul.old" not in [point.name for point in registry.points()]
+    assert "matmul.odd" in [point.name for point in registry.points()]

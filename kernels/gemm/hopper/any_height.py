@@ -15,7 +15,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.hopper.any_height_space import for_many_rows, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, own_estimate_us, shared_bytes
+from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, order, own_estimate_us, shared_bytes
 from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
@@ -65,7 +65,7 @@ _SPEC = gemm_spec(
     estimates_us=estimates_us,
     ties=ties,
     sources=(*any_width.SOURCES, program, as_computed),
-    order=any_width.order,
+    order=order,
     exchanges=True,
 )
 

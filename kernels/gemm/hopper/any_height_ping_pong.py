@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.gemm import sums
 from tuner.kernels.gemm.hopper import any_width, tile
 from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed, shared_bytes
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed, order, shared_bytes
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
 from tuner.problem import Problem
@@ -31,11 +29,6 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
 def ties(config: Config) -> tuple[int, ...]:
     """Of equal estimates the tallest tiles come first, which load least, and narrow groups."""
     return -config.integer("BLOCK_SIZE_M"), config.integer("GROUP_SIZE_M")
-
-
-def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
-    """How a config sums: whole, by wgmma with exchanged operands."""
-    return sums.by_wgmma(config, problem, exchanged=True)
 
 
 _SPEC = gemm_spec(

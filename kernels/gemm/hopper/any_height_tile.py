@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm import sums
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
 from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
-from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -38,26 +38,13 @@ least is 0.87, the most 1.07 (decision 152)."""
 _FP8_PACE = 1.056
 """How many times as long fp8 takes as the model says, whose constants are of bfloat16 (results/any-height-fit.json)."""
 _DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-_OUT_DTYPES = ("bfloat16", "float16", "float32")
 OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
 def unserved(problem: Problem, device: Device) -> str | None:
     """Why no tile of any height can serve a problem's operands on a device, or None."""
-    if reason := resources.elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
-        return reason
-    if problem.a_dtype != problem.b_dtype or problem.a_dtype not in _DTYPES:
-        return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(_DTYPES)}"
-    if resources.by_steps(problem):
-        return "it sums in the tensor cores alone: no registers are left for each step's products"
-    if problem.out_dtype not in _OUT_DTYPES:
-        return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
-    if problem.layout != "nt":
-        return f"layout {problem.layout}: it reads both operands along K"
-    shortest = resources.row_length(problem) // 2
-    few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
-    return few if problem.k < shortest else None
+    return any_width_space.unserved(problem, device, _DTYPES)
 
 
 def tile_config(rows: int, columns: int, problem: Problem, device: Device, **options: Value) -> Config:
@@ -86,6 +73,11 @@ def as_computed(config: Config) -> Config:
     if refinements.NUM_CTAS in config:
         computed[refinements.SHARE_B] = not config.get(refinements.SHARE_B, False)
     return Config(config.kernel, **computed)
+
+
+def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
+    """How a config sums: whole, by wgmma with exchanged operands."""
+    return sums.by_wgmma(config, problem, exchanged=True)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES, elsewhere, row_length, warpgroups
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, by_steps, elsewhere, row_length, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import odd_rows, refinements, tile_rules
@@ -22,6 +22,8 @@ _FEWEST_ROWS = 128
 """Rows of the smallest tile."""
 _LENGTH = 64
 """BLOCK_SIZE_K: rows of 128 bytes."""
+_DTYPES = ("bfloat16", "float16")
+_OUT_DTYPES = ("bfloat16", "float16", "float32")
 _WARPS = {128: 8, 192: 12, 256: 8}
 """Warps that multiply, by rows of a tile."""
 _WIDTHS = (*range(144, 256, 16),)
@@ -67,21 +69,24 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    return _other_operands(problem, device) or _too_small(problem)
+    return unserved(problem, device, _DTYPES) or _too_small(problem)
 
 
-def _other_operands(problem: Problem, device: Device) -> str | None:
+def unserved(problem: Problem, device: Device, dtypes: Sequence[str]) -> str | None:
+    """Why this kernel's program cannot serve a problem's operands on a device, or None; dtypes: of both operands."""
     if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason
-    if {problem.a_dtype, problem.b_dtype} not in ({"bfloat16"}, {"float16"}):
-        return f"{problem.a_dtype}: it multiplies bfloat16 or float16"
-    if problem.out_dtype not in ("bfloat16", "float16", "float32") or problem.scaling != "none":
-        return f"{problem.out_dtype}, scaling {problem.scaling}: it stores 16-bit floats or float32, without scales"
+    if problem.a_dtype != problem.b_dtype or problem.a_dtype not in dtypes:
+        return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(dtypes)}"
+    if by_steps(problem):
+        return "it sums in the tensor cores alone: no registers are left for each step's products"
+    if problem.out_dtype not in _OUT_DTYPES:
+        return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
     if problem.layout != "nt":
         return f"layout {problem.layout}: it reads both operands along K"
-    if problem.k < _LENGTH // 2:
-        return f"K is {problem.k}: a stage along K would be more than half empty, it takes {_LENGTH // 2} or more"
-    return None
+    shortest = row_length(problem) // 2
+    few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
+    return few if problem.k < shortest else None
 
 
 def _too_small(problem: Problem) -> str | None:

@@ -57,6 +57,7 @@ HEIGHTS = [
     (EIGHT_BITS, 104, 192, 4, {"num_ctas": 2, "SHARE_B": True}),
     (EIGHT_BITS_SCALED, 168, 128, 5, {}),
     (EIGHT_BITS_SCALED, 104, 256, 4, {}),
+    (EIGHT_BITS, 208, 192, 4, {}),
 ]
 """The same of `any_height`."""
 WARPS = {
