@@ -48,6 +48,15 @@ def capture(tmp_path):
     return capture
 
 
+def test_a_library_that_is_not_there_is_told_before_the_program_runs(tmp_path):
+    command = [sys.executable, "-m", "tuner", "capture", "--adopt", "nolib", "--out", str(tmp_path / "calls")]
+    done = subprocess.run([*command, "--", "true"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    told, found = done.stderr.splitlines()
+    assert told.startswith("tuner: no library 'nolib' is found here, and without it nothing of it is recorded: ")
+    assert found.endswith("no autotuned kernel of nolib was recorded")
+    assert done.returncode == 0
+
+
 def rows(folder):
     text = (folder / captured.SUITE).read_text()
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))

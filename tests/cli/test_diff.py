@@ -18,6 +18,7 @@ import tuner
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup.row import Row
+from tuner.moe.layer import Layer
 from tuner.problem.family import Check
 
 H200, B200 = KNOWN["sm_90"], KNOWN["sm_100"]
@@ -62,6 +63,13 @@ def test_a_database_is_compared_as_it_would_ship(run, write, make_row, make_data
     assert run("export", tmp_path / "out", "--db", database)[0] == 0
     assert run("diff", database, tmp_path / "out")[0] == 0
     assert run("diff", next((tmp_path / "out").iterdir()), database)[0] == 0
+
+
+def test_experts_which_no_export_ships_are_no_difference(run, write, make_row, make_database, tmp_path):
+    experts = dataclasses.replace(make_row(16), problem=Layer(8, 256, 128, 2, "bf16").problem("vllm", 16, "both"))
+    database = make_database(tmp_path / "tuner.db", make_row(16), experts)
+    code, out, err = run("diff", write("a", make_row(16)), database)
+    assert (code, out, err) == (0, f"matmul on {H200.slug}: equal\n", "")
 
 
 @pytest.mark.parametrize("name", ["triton-tuner", "tuner.tables.shipped"])

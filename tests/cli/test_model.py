@@ -503,6 +503,20 @@ def test_a_size_beyond_the_ranges_is_a_prefill_and_without_ranges_every_size_is_
     assert Sizes.parse("8,64").cells(SEQUENCES, 1) == ["8,64"]
 
 
+def test_families_that_differ_in_their_number_of_experts_are_told_apart(run, tmp_path, written):
+    _, said, _ = run("model", written("deepseek"), "--m", "8", "--out", tmp_path / "out.csv")
+    assert {"groups", "top_k"} <= set(said.splitlines()[0].split())
+
+
+def test_a_class_that_transformers_does_not_have_is_named(run, tmp_path):
+    path, out = tmp_path / "config.json", tmp_path / "out.csv"
+    path.write_text(json.dumps(MODELS["llama"] | SMALL | {"architectures": ["NopeForCausalLM"]}))
+    code, _, err = run("model", path, "--m", "8", "--out", out)
+    assert (code, "transformers builds no NopeForCausalLM: this is LlamaForCausalLM\n" in err) == (0, True)
+    path.write_text(json.dumps(MODELS["llama"] | SMALL | {"architectures": ["LlamaForCausalLM"]}))
+    assert "builds no" not in run("model", path, "--m", "8", "--out", out)[2]
+
+
 def quantized(**fields):
     return json.dumps(MODELS["llama"] | SMALL | {"quantization_config": {"quant_method": "fp8", **fields}})
 
@@ -521,7 +535,12 @@ def quantized(**fields):
         (quantized(weight_block_size=[128]), [], 1, "weight_block_size is [128], not two sizes"),
         (quantized(weight_block_size=[128, 0]), [], 1, "weight_block_size is [128, 0], not two sizes"),
         (quantized(modules_to_not_convert=3), [], 1, "modules_to_not_convert is 3, not a list of names"),
-        (json.dumps(MODELS["llama"] | SMALL), ["--tp", 3], 2, "--tp 3 does not divide the 4 attention heads"),
+        (
+            json.dumps(MODELS["llama"] | SMALL),
+            ["--tp", 3],
+            2,
+            "the 4 attention heads of LlamaForCausalLM: expected one of 2\n",
+        ),
         (json.dumps(MODELS["llama"] | SMALL), ["--tp", 4], 2, "the 2 key-value heads of LlamaForCausalLM: expected"),
         (json.dumps(MODELS["llama"] | SMALL | {"vocab_size": 129}), ["--tp", 2], 2, "the 129 outputs of lm_head"),
         (json.dumps({**SMALL, "model_type": "bert"}), ["--tp", 2], 2, "has no tensor-parallel plan: leave --tp out"),

@@ -206,6 +206,7 @@ def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatc
         (["--shape", "64x64x64", "--device", "tpu"], 2, "unknown device 'tpu'"),
         (["--shape", "64x64x64", "--device", "cuda:7"], 1, "no GPU cuda:7: this machine has 0 GPUs"),
         (["--shape", "64x64x64", "--time-budget", "soon"], 2, "'soon' is no time span"),
+        (["--shape", "64x64x64", "--time-budget", "0s"], 2, "'0s' is no time span: expected for instance 60s"),
         (["--shape", "64x64x64", "--trials", "0"], 2, "0 is not in the range x>=1"),
         (["--suite", "nowhere.csv"], 1, "nowhere.csv"),
         (["--from-misses", "nowhere.json"], 1, "cannot read the record of misses nowhere.json: No such file"),

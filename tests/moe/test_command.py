@@ -195,7 +195,7 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--zero-points"), "leave --zero-points out, or type --dtype int4_w4a16"),
         ((*SIZES, "--group-size", "32"), "leave --group-size out"),
         ((*SIZES[:4], *SIZES[6:]), "no --intermediate given: type it, or"),
-        ((*SIZES, "--routing", "foo"), "expected uniform, zipf or a file of JSON"),
+        ((*SIZES, "--routing", "foo"), "there is no routing foo: expected uniform, zipf or a file of JSON"),
         ((*SIZES, "--out", "llama.json"), "llama.json is not a folder"),
         ((*SIZES, "--routing", "ids.json"), "token 1 goes to expert 4: expected 0 to 3"),
         (("--model", "llama.json"), "a llama model has no experts"),

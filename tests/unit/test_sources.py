@@ -134,6 +134,17 @@ def test_of_a_folder_only_this_devices_tables_are_read(tmp_path, make_row, make_
     assert caplog.records == []
 
 
+def test_of_a_folder_only_the_table_that_cannot_be_read_is_not_used(
+    tmp_path, make_row, make_table, monkeypatch, caplog
+):
+    path = make_table(make_row()).write(tmp_path)
+    (tmp_path / path.name.replace("matmul", "bmm")).write_text(path.read_text()[:100])
+    monkeypatch.setenv("TUNER_TABLES", str(tmp_path))
+    assert tuner.lookup(PROBLEM, H200).rule == "exact"
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"a table of $TUNER_TABLES {tmp_path} is not used: {tmp_path}/bmm--")
+
+
 def test_a_folder_without_tables_is_an_error_where_it_is_named_and_one_warning_from_the_environment(
     tmp_path, monkeypatch, caplog
 ):

@@ -98,6 +98,9 @@ def from_environment() -> None:
             _log.warning("no kernel is captured: %s", one_line(e))
         return
     on_miss = os.environ.get(MISS) or "autotune"
+    if libraries and on_miss not in serving.ON_MISS:
+        _log.warning("no kernel is adopted: $%s is %.60r: expected %s", MISS, on_miss, ", ".join(serving.ON_MISS))
+        return
     for name in libraries:
         if name in _from_environment:
             continue

@@ -11,6 +11,7 @@ import click
 
 from tuner.adopt import calls, compiled_files
 from tuner.cli import options, program
+from tuner.cli.libraries import absent
 from tuner.cli.output import quantity
 from tuner.errors import SuiteError, TableError
 from tuner.files import make_folder
@@ -37,6 +38,9 @@ def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[st
     LIB under triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
     """
     folder, named = out.absolute(), tuple(dict.fromkeys(name for each in libraries for name in each))
+    for name in named:
+        if said := absent(name, command, "recorded"):
+            click.echo(f"tuner: {said}", err=True)
     refusals: list[TableError] = []
     code = program.run(command, lambda: _environment(folder, named, refusals))
     try:

@@ -24,7 +24,8 @@ from tuner.problem.batches import Key, split
 
 _DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 """Of linear layers, by `--dtype`."""
-_SHOWN = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "eps", "parts", "count", "note")
+_KIND = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "batch", "groups", "top_k", "eps", "parts")
+_SHOWN = (*_KIND, "count", "note")
 
 if TYPE_CHECKING:
     from tuner.models.families import ModelGemms
@@ -54,6 +55,8 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     built = configs.build(config, precision.dtype)
     from tuner.models import families  # after the config was read, because torch takes seconds
 
+    if (named := getattr(config, "architectures", None)) and type(built).__name__ not in named:
+        click.echo(f"transformers builds no {' or '.join(named)}: this is {type(built).__name__}", err=True)
     gemms = families.find(built, precision, tp=tp)
     listed = families.lines(gemms, ms)
     text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")

@@ -72,9 +72,10 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|)", str(value).strip())
-        if not match:
+        seconds = float(match.group(1)) * _UNITS_S[match.group(2)] if match else 0.0
+        if not seconds:
             self.fail(f"{value!r} is no time span: expected for instance 60s, 5m or 1h", param, ctx)
-        return float(match.group(1)) * _UNITS_S[match.group(2)]
+        return seconds
 
 
 class ShardOption(click.ParamType[Shard]):

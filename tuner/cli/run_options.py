@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -139,8 +139,11 @@ class RunOptions:
         from tuner.sweep.plan import Plan
         from tuner.sweep.strategies import STRATEGIES
 
+        strategy = STRATEGIES[self.strategy]
+        if self.widen:  # a winner may stand without the neighbours
+            strategy = replace(strategy, revisits=True)
         return Plan(
-            strategy=STRATEGIES[self.strategy],
+            strategy=strategy,
             trials=self.trials,
             time_budget_s=self.time_budget_s,
             fresh=self.fresh,

@@ -119,7 +119,7 @@ def _read_all(
         try:
             loaded.append(read(path))
         except TableError as e:
-            _log.warning("%s is not used: %s", name, e)
+            _log.warning("a table of %s is not used: %s", name, e)
             trouble.append(f"not used: {e}")
         else:
             warn_of_faults(str(path), loaded[-1].faults)

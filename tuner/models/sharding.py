@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -33,14 +34,15 @@ def check(model: Any, tp: int) -> None:
         ("q_proj", "num_attention_heads", "attention heads"),
         ("k_proj", "num_key_value_heads", "key-value heads"),
     )
+    split = dict[tuple[int, str], None]()
     for projection, field, noun in of_heads:
-        is_split = any(name.endswith(projection) and style == "colwise" for name, style in _plan(model).items())
-        numbers = (getattr(layer, field, None) for layer in layers)
-        heads = next((each for each in numbers if isinstance(each, int) and each % tp), None)
-        if is_split and heads is not None:
-            raise UsageError(
-                f"--tp {tp} does not divide the {heads} {noun} of {type(model).__name__}: {_divisors(heads)}"
-            )
+        if any(name.endswith(projection) and style == "colwise" for name, style in _plan(model).items()):
+            numbers = (getattr(layer, field, None) for layer in layers)
+            split |= {(heads, noun): None for heads in numbers if isinstance(heads, int)}
+    for heads, noun in split:
+        if heads % tp:
+            expected = _divisors(math.gcd(*(each for each, _ in split)))
+            raise UsageError(f"--tp {tp} does not divide the {heads} {noun} of {type(model).__name__}: {expected}")
 
 
 def shard(model: Any, product: Product, weight: str, tp: int) -> Product:

@@ -60,9 +60,12 @@ def record(file: Path, experts: int, top_k: int) -> str:
     """
     import torch
 
+    if not file.exists():
+        raise ProblemError(f"there is no routing {file}: expected {UNIFORM}, {ZIPF} or a file of JSON")
+    content = files.read_bytes(file, "recording", error=ProblemError)
     try:
-        recording = files.parse_json(files.read_bytes(file, "recording", error=ProblemError))
-    except ValueError as e:  # a ProblemError is one
+        recording = files.parse_json(content)
+    except ValueError as e:
         raise ProblemError(
             f"routing {file} cannot be read ({e}): expected {UNIFORM}, {ZIPF} or a file of JSON such as "
             "[[0, 5], [3, 1]]"

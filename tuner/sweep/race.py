@@ -20,7 +20,7 @@ import numpy as np
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State
 from tuner.sweep.race_trials import LEAST_TRIALS
-from tuner.sweep.search import Strategy, by_time
+from tuner.sweep.search import Strategy, by_time, spent
 from tuner.sweep.search_task import SearchTask
 
 
@@ -122,7 +122,7 @@ class Race:
             return self._take(self._starters(outcomes), left)
         if left <= 0:
             complete = self.most == len(self._configs)
-            self.stopped = "every config was tried" if complete else f"its {self.most} trials are spent"
+            self.stopped = "every config was tried" if complete else spent(self.most)
         elif self._trials_without_gain >= self._patience:
             self.stopped = f"{self._trials_without_gain} trials brought no gain"
         if self.stopped:

@@ -95,6 +95,11 @@ class FixedList:
         return ()
 
 
+def spent(trials: int) -> str:
+    """Why a search stopped that made all the trials it was given."""
+    return f"its {trials} trials are spent" if trials != 1 else "its one trial is spent"
+
+
 def by_time(outcomes: Mapping[Config, Outcome]) -> list[Config]:
     """Return the configs whose trial is COMPLETE, the fastest first."""
     timed = [

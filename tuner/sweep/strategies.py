@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tuner.kernel.config import Config
 from tuner.sweep.race import RACE
-from tuner.sweep.search import FixedList, Search, Strategy
+from tuner.sweep.search import FixedList, Search, Strategy, spent
 from tuner.sweep.search_task import SearchTask
 
 
@@ -24,7 +24,7 @@ def _random(task: SearchTask) -> Search:
 def _listed(task: SearchTask, configs: Sequence[Config]) -> Search:
     chosen = list(dict.fromkeys([task.default, *configs]))[: task.budget]
     complete = len(chosen) >= len(task.configs)
-    return FixedList(chosen, "every config was tried" if complete else f"its {len(chosen)} trials are spent")
+    return FixedList(chosen, "every config was tried" if complete else spent(len(chosen)))
 
 
 EXHAUSTIVE = Strategy("exhaustive", _exhaustive)
