@@ -188,6 +188,35 @@ def test_a_program_that_a_signal_ends_ends_the_command_so_too(capture):
     assert capture("import os, signal; os.kill(os.getpid(), signal.SIGTERM)").returncode == -signal.SIGTERM
 
 
+COUNTS = """
+import signal, time
+received = []
+signal.signal(signal.SIGINT, lambda *_: received.append(1))
+print("on", flush=True)
+end = time.monotonic() + 20
+while not received and time.monotonic() < end:
+    time.sleep(0.05)
+time.sleep(0.5)
+print("received", len(received), flush=True)
+"""
+UNDER_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+
+
+@pytest.mark.parametrize("by_terminal", [False, True])
+def test_an_interrupt_reaches_the_program_once_whoever_sends_it(by_terminal):
+    command = [sys.executable, "-m", "tuner", "exec", "--adopt", "torch", "--", sys.executable, "-c", COUNTS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*UNDER_A_TERMINAL * by_terminal, *command], start_new_session=True, **pipes) as process:
+        assert process.stdout.readline().strip() == "on"
+        if by_terminal:
+            process.stdin.write("\x03")  # what a terminal makes a signal of, to all that run there
+            process.stdin.flush()
+        else:
+            process.send_signal(signal.SIGINT)
+        assert "received 1" in process.stdout.read()
+    assert process.returncode == 0
+
+
 KILLED = """
 import sys, torch
 for m in range(1, 21):

@@ -16,8 +16,8 @@ from tuner import startup
 from tuner.cli import streams
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_TO_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""What a terminal sends to the program as well: it decides, and this command only waits."""
+_OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT)
+"""What a terminal sends to the program as well: it decides, and this command only waits. Others send it here alone."""
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -78,5 +78,18 @@ def _passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
         for number in early:
             process.send_signal(number)
 
-    with streams.handling(dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_TO_THE_TERMINAL, lambda *_: None)):
+    def forward_once(number: int, frame: object) -> None:
+        if not _is_in_foreground():
+            forward(number, frame)
+
+    with streams.handling(dict.fromkeys(_FORWARDED, forward) | dict.fromkeys(_OF_TERMINALS, forward_once)):
         yield pass_to
+
+
+def _is_in_foreground() -> bool:
+    """Whether what is typed at a terminal reaches this process, and so the program, too."""
+    try:
+        with Path(os.ctermid()).open("rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
