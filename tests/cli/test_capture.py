@@ -243,6 +243,31 @@ def test_what_was_recorded_by_a_killed_capture_of_a_killed_program_is_tuned(run,
     assert [row["count"] for row in rows(folder)] == [str(4 * 20)]
 
 
+READ_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from tuner.models import captured
+if os.geteuid() == 0:
+    os.setuid(65534)
+print(*captured.problems(Path(sys.argv[1])))
+"""
+
+
+def test_a_folder_that_cannot_be_written_is_read(tmp_path):
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    Journal(str(folder), Product._fields).note(PRODUCT._replace(device="cuda"), 4)
+    folder.chmod(0o555)
+    for place in folder.parents:
+        if place.stat().st_mode & 0o055 != 0o055:
+            place.chmod(place.stat().st_mode | 0o055)  # pytest's folders are their owner's alone
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AS_NOBODY, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "matmul 4x64x32 bfloat16 nt\n"
+    assert not (folder / captured.SUITE).exists()
+
+
 def test_sigterm_goes_to_the_program(start, tmp_path):
     program = "import signal, sys; signal.signal(15, lambda *_: sys.exit(9)); print('up', flush=True); sys.stdin.read()"
     process = start("-m", "tuner", "capture", "--out", tmp_path / "calls", "--", sys.executable, "-c", program)

@@ -117,8 +117,7 @@ def _captured(folders: Sequence[Path], *, widen: bool) -> Sequence[Problem | Lad
         kernel.widen = widen
     products: list[Problem | Ladder] = []
     for folder in adopted:
-        captured.write_suite(folder)
-        products += captured.problems(folder) if (folder / captured.SUITE).exists() else []
+        products += captured.of_suite(folder)
     if not replayed.problems and not products:
         where = " and ".join(map(str, adopted))
         raise SuiteError(f"nothing that was captured in {where} can be tuned: capture it again")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ MAX_LISTED = 8
 """A family with more Ms than this is tuned for the range from its least M to its largest."""
 _TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
 """The types of a Product's fields."""
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ADVICE = "move it away, and record again"
 
 
@@ -92,11 +95,29 @@ def problems(folder: Path) -> list[Problem | Ladder]:
             f"nothing was captured in {folder}: expected {SUITE}, journals ({SUFFIX}) or calls of adopted kernels: "
             f"type tuner capture --out {folder} -- COMMAND"
         )
-    if _has_more(folder):  # the recording program was killed, or is still running
-        write_suite(folder)
-    if not path.exists():
+    if not (found := of_suite(folder)):
         raise SuiteError(f"no matrix product was captured in {folder}: see `tuner capture --help` for what is recorded")
-    return suite.load_with_ladders(path)
+    return found
+
+
+def of_suite(folder: Path) -> list[Problem | Ladder]:
+    """The same, none where no matrix product was captured. A folder that cannot be written is only read.
+
+    Raises:
+        SuiteError: they cannot be read, or the suite not be written where the folder can.
+    """
+    if _has_more(folder):  # the recording program was killed, or is still running
+        try:
+            write_suite(folder)
+        except SuiteError as e:
+            if getattr(e.__cause__, "errno", None) not in _NOT_WRITABLE:
+                raise
+            with tempfile.TemporaryDirectory() as place:
+                path = Path(place) / SUITE
+                path.write_text(_text(load(folder)), encoding="utf-8")
+                return suite.load_with_ladders(path)
+    path = folder / SUITE
+    return suite.load_with_ladders(path) if path.exists() else []
 
 
 def _has_more(folder: Path) -> bool:
