@@ -36,7 +36,8 @@ class State(str, Enum):
     LOST = "lost"
     """It is slower, beside what it was compared with when it was tuned, than may be."""
     UNKNOWN = "unknown"
-    """There is nothing to compare it with: no other config and no library ran both then and now."""
+    """There is nothing to compare it with: no other config and no library ran both then and now. Or it is of an adopted
+    library's kernel, whose arguments a capture alone has."""
     FAILED = "failed"
     """A lookup refuses it, it does not compile any more, or its result is wrong."""
 
@@ -48,7 +49,7 @@ class Retimed:
     Attributes:
         row: the row.
         state: what became of it.
-        reason: why it failed; "" where it did not.
+        reason: why it failed, or was not played; otherwise "".
         median_us: its time now, microseconds a call; None where it failed.
         ratios: the time of the default config ("default") and of torch's library ("vendor") over its own, now.
         loss: how much slower it is than the row says beside these, 0.03 for 3%; negative for faster. None if unknown.
@@ -85,6 +86,9 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
         fail_above: the loss above which a row is lost, 0.05 for 5%.
     """
     device = runner.device
+    adopted = [row for row in rows if _is_adopted(row.problem.op)]
+    yield from (Retimed(row, State.UNKNOWN, registry.CAPTURED) for row in adopted)
+    rows = [row for row in rows if row not in adopted]
     refused = {row: match_rules.refusal(row, row.problem, device) for row in rows}
     defaults = {row: _default(row, device) for row in rows if refused[row] is None}
     todo = [(row.problem, config) for row, default in defaults.items() for config in _contestants(row, default)]
@@ -106,6 +110,10 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
             yield one  # no other process could be started
         else:
             yield _together(one, again, fail_above)
+
+
+def _is_adopted(op: str) -> bool:
+    return registry.is_of_library(op) and op not in {known for known, _ in registry.specs()}
 
 
 def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Sequence[str]) -> int:
