@@ -517,6 +517,12 @@ def test_a_class_that_transformers_does_not_have_is_named(run, tmp_path):
     assert "builds no" not in run("model", path, "--m", "8", "--out", out)[2]
 
 
+def test_a_folder_that_is_not_there_is_told_before_a_model_is_built(run, tmp_path):
+    code, out, err = run("model", tmp_path / "none.json", "--out", tmp_path / "gone" / "out.csv")
+    assert (code, out) == (1, "")
+    assert err.endswith(f"out.csv: there is no folder {tmp_path / 'gone'}: make it, or name another\n")
+
+
 def quantized(**fields):
     return json.dumps(MODELS["llama"] | SMALL | {"quantization_config": {"quant_method": "fp8", **fields}})
 

@@ -50,6 +50,8 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     asked = None if dtype is None else dtypes.canonical(dtype, _DTYPES)
     if out.suffix != ".csv":
         raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out}.csv")
+    if not out.parent.is_dir():
+        raise ModelError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
     config = configs.load(name)
     precision = configs.take_precision(config, asked)
     built = configs.build(config, precision.dtype)
