@@ -458,6 +458,8 @@ def test_the_command_for_experts_has_the_quantization_of_the_config(fields, type
     assert code == 0, err
     (line,) = [line for line in err.splitlines() if "tuner moe" in line]
     assert said in line
+    why = f"DTYPE of {name}: quantized by mxfp4: expected fp8, gptq or awq: type what the server multiplies"
+    assert (why in err) is ("DTYPE" in said)
 
 
 @pytest.mark.parametrize(

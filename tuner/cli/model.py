@@ -78,6 +78,11 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
         output.print_json({**document, "shipped": shipped})
         return
     _say(gemms, precision.remark, commands)
+    if any(experts.OPEN_DTYPE in command for command in commands):
+        try:
+            experts.quantization(name)
+        except ModelError as e:
+            click.echo(f"DTYPE of {e}", err=True)
     _print(listed)
     command = shlex.join(["tuner", "run", "--suite", str(out)])
     families_said = quantity(len(gemms.all), "family")

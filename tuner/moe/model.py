@@ -16,8 +16,8 @@ _NAMES = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
 }
 """The names of each size in configs of transformers, the most specific first."""
-
-
+OPEN_DTYPE = " --dtype DTYPE"
+"""What `typed` returns where people have to choose."""
 _FUSED_BY_SGLANG = (
     "DeepseekV3ForCausalLM",
     "DeepseekV32ForCausalLM",
@@ -100,7 +100,7 @@ def typed(name: str, asked: str | None = None) -> str:
         fields = quantization(name)
     except ModelError:
         if asked is None:
-            return " --dtype DTYPE"
+            return OPEN_DTYPE
         fields = {}
     if asked is not None and not (dtypes.is_fp8(asked) and fields.get("dtype") == "fp8_w8a8"):
         fields = {"dtype": "fp8_w8a8" if dtypes.is_fp8(asked) else "fp16" if asked == "float16" else "bf16"}
