@@ -51,10 +51,12 @@ def diff(before: str, after: str, as_json: bool) -> int:
 
 
 def _load(where: str) -> list[Table]:
+    """The tables of a place that `tuner export` would ship: none of experts."""
+    from tuner.moe.layer import OP
     from tuner.tables import diff as editions
 
     try:
-        return editions.load(where, output.warn)
+        return [each for each in editions.load(where, output.warn) if each.op != OP]
     except (StoreError, TableError) as e:
         raise UsageError(str(e)) from e  # exit code 1 means that they differ
 

@@ -15,7 +15,6 @@ from tuner.location import sqlite_path
 from tuner.lookup import database, sources, table, table_files
 from tuner.lookup.row import Row
 from tuner.lookup.table import Table
-from tuner.moe.layer import OP as EXPERTS
 from tuner.problem import Problem
 from tuner.problem.batches import Batches
 from tuner.problem.family import Check, Family, Range
@@ -213,6 +212,5 @@ def _of_database(where: str) -> list[Table]:
     from tuner.tables.export import select
 
     with Store.open(where, read_only=True, another="name another") as store:
-        shipped = [winner for winner in store.winners() if winner.problem.op != EXPERTS]
-        found = select(shipped, store.families()).tables
+        found = select(store.winners(), store.families()).tables
     return sorted(found, key=lambda one: (one.op, one.device.slug))
