@@ -84,12 +84,10 @@ def _filled_by_any_height(problem: Problem, device: Device) -> bool:
     Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration the
     estimates were compared for fp8 alone, e4m3 on an H200: cluster-tiles-fp8*-h200.json.
     """
-    if not _specialized_rows(problem, device):
+    compared = dtype.is_fp8(problem.a_dtype) or calibration.applies(problem, device)
+    if not (_specialized_rows(problem, device) and compared):
         return False
-    at_once = bool(any_height_space.tiles_at_once(problem, device))
-    if dtype.is_fp8(problem.a_dtype):
-        return at_once
-    return calibration.applies(problem, device) and (at_once or any_height_space.fills_waves(problem, device))
+    return bool(any_height_space.tiles_at_once(problem, device)) or any_height_space.fills_waves(problem, device)
 
 
 def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:

@@ -86,9 +86,8 @@ def retime(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> Iter
         fail_above: the loss above which a row is lost, 0.05 for 5%.
     """
     device = runner.device
-    adopted = [row for row in rows if _is_adopted(row.problem.op)]
-    yield from (Retimed(row, State.UNKNOWN, registry.CAPTURED) for row in adopted)
-    rows = [row for row in rows if row not in adopted]
+    yield from (Retimed(row, State.UNKNOWN, registry.CAPTURED) for row in rows if _is_adopted(row.problem.op))
+    rows = [row for row in rows if not _is_adopted(row.problem.op)]
     refused = {row: match_rules.refusal(row, row.problem, device) for row in rows}
     defaults = {row: _default(row, device) for row in rows if refused[row] is None}
     todo = [(row.problem, config) for row, default in defaults.items() for config in _contestants(row, default)]
