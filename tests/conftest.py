@@ -227,7 +227,7 @@ def no_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     tuner.use(None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_row() -> Callable[..., Row]:
     def make(m: int = 64, n: int = 512, k: int = 256, *, block: int = 32, version: int = 1, **parts: Any) -> Row:
         made = parts.pop("made", MADE)
@@ -238,7 +238,7 @@ def make_row() -> Callable[..., Row]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_table() -> Callable[..., Table]:
     def make(*rows: Row, op: str = "matmul", device: Device = H200, families: tuple[Family, ...] = ()) -> Table:
         return Table(op, device, "2026-01-31T12:00:00Z", rows, families)

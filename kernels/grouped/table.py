@@ -51,7 +51,7 @@ def table_of(rows: tuple[Row, ...], device: torch.device) -> tuple[torch.Tensor,
 def _kept(rows: tuple[Row, ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  part of the key
     # Each stream has its own table: a launch on another stream would not wait for this copy.
     table = torch.tensor(rows, dtype=torch.int64, device="cpu").pin_memory().to(device, non_blocking=True)
-    # A capture may not load binaries, so the kernel that fills tables is loaded here.
+    # Triton's own loading may be refused in a capture, so the kernel that fills tables is loaded here.
     launching.run((_writing(table, 0, rows[0]),))
     return table
 

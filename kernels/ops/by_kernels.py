@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,14 @@ from tuner.launch import binaries, cuda
 from tuner.launch.binaries import NotShippedError
 from tuner.launch.failure import failures, is_no_fault
 from tuner.launch.launch import Launch
-from tuner.launch.plan import LaunchRange, PreparedLaunches, Recording, launches_without_memory, recorded
+from tuner.launch.plan import (
+    LaunchRange,
+    PreparedLaunches,
+    PreparedRange,
+    Recording,
+    launches_without_memory,
+    recorded,
+)
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import strict
 from tuner.lookup.decision import TUNED
@@ -32,7 +40,7 @@ from tuner.problem import Problem
 
 _launched: set[tuple[Problem, str, Config]] = set()
 _MOST_LAUNCHED = 65_536
-_families: dict[Hashable, list[tuple[LaunchRange, Sequence[RecordedLaunch]]]] = {}
+_families: dict[Hashable, list[PreparedRange]] = {}
 """By families that were prepared and the device's index, what their ranges launch, where binaries say so."""
 on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], torch.Tensor | None], Callable[[], Any] | None]] = {}
@@ -69,7 +77,7 @@ def launch(call: CheckedCall) -> Recording:
                     raise e from None
             else:
                 break
-        # A binary must not be loaded while a graph is captured: then a later call does it.
+        # A capture prepares nothing: Triton's own loading, where it loads, may be refused. A later call does it.
         is_capturing = call.index is not None and torch.cuda.is_current_stream_capturing()
         if ready.is_of_problem(call.operands) and not is_capturing:
             _prepare(call, recording)
@@ -103,7 +111,7 @@ def _prepare(call: CheckedCall, recording: Recording) -> None:
         recording.ahead = PreparedLaunches(own, _families[family])
 
 
-def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[LaunchRange, Sequence[RecordedLaunch]]]:
+def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[PreparedRange]:
     """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
     seen: set[Config] = set()
     for _, row in ranges_of_family(call.problem, call.device, call.match):
@@ -115,8 +123,13 @@ def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[tuple[Launch
         for launch_range in () if row.config in seen else _launch_ranges_of(row.problem, call.device, row.config):
             launches = _without_memory(row.problem.with_m(launch_range.first_m), row.config, recording.find)
             if launches is not None:
-                yield launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED)), launches
+                served = launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED))
+                yield PreparedRange(served, functools.partial(_kept, launches))
         seen.add(row.config)
+
+
+def _kept(launches: Sequence[RecordedLaunch]) -> Sequence[RecordedLaunch]:
+    return launches
 
 
 def _without_memory(problem: Problem, config: Config, find: Any) -> Sequence[RecordedLaunch] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Container, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,9 +15,9 @@ from tuner.kernel.config import Config
 from tuner.kernels.base import sources
 from tuner.kernels.ops.checked_call import CheckedCall
 from tuner.launch.call_cache import has_launch_hooks
-from tuner.launch.failure import failures, is_no_fault
-from tuner.launch.plan import LAST_M, LaunchPlan, LaunchRange, PreparedLaunches, Recording, operands_of
-from tuner.launch.ready import ReadyLaunches, ready_launches
+from tuner.launch.failure import UNREADABLE, failures, is_no_fault
+from tuner.launch.plan import LAST_M, LaunchPlan, PreparedLaunches, PreparedRange, Recording, operands_of
+from tuner.launch.ready import ReadyLaunches, ReadyRange, ready_launches
 from tuner.launch.step import RecordedLaunch
 from tuner.lookup import match_rules
 from tuner.lookup.decision import TUNED
@@ -27,11 +28,9 @@ from tuner.problem import Problem
 if TYPE_CHECKING:
     from tuner.kernel import Inputs
 
-_UNREADABLE = (OSError, AttributeError, IndexError, TypeError)
-"""What files raise beside `failures` that are not what an export wrote."""
 MEASURED = ("exact", "family")
 """The rules by which a call gets what was tuned for its own device."""
-_families: dict[Hashable, list[tuple[LaunchRange, Sequence[RecordedLaunch]]]] = {}
+_families: dict[Hashable, list[PreparedRange]] = {}
 """By families and the device's index, what their ranges launch."""
 _lost: set[Hashable] = set()
 """Families, devices and configs that failed to launch, though they ship: then the kernels' host code is asked."""
@@ -56,17 +55,16 @@ def launch(call: CheckedCall) -> Recording | None:
         addresses = [each.data_ptr() for each in operands_of(operands) or ()]
         plan = LaunchPlan(index or 0, [each.step() for each in recording.ready], ())
         plan.launch(plan.stream_of(plan.index), *addresses)
-    except failures(*_UNREADABLE) as e:
+    except failures(*UNREADABLE) as e:
         if is_no_fault(e):
             raise
         _lost.add((problem.family, device.slug, match.config))
         return None
     recording.launch_range = found.launch_range._replace(serves=serves(problem, device, match.config, TUNED))
     family = (problem.family, device.slug, index)
-    if index is None or not torch.cuda.is_current_stream_capturing():
-        if family not in _families:
-            _families[family] = [*_ready_ranges(held, call)]
-        recording.ahead = PreparedLaunches(recording.ready, _families[family])
+    if family not in _families:
+        _families[family] = [*_ready_ranges(held, call)]
+    recording.ahead = PreparedLaunches(recording.ready, _families[family])
     recording.count = counter(problem, device)
     return recording
 
@@ -92,15 +90,20 @@ def _is_whole(held: ReadyLaunches, call: CheckedCall) -> bool:
     return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
 
 
-def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[tuple[LaunchRange, Sequence[RecordedLaunch]]]:
-    """What the ranges of a problem's family launch."""
+def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[PreparedRange]:
+    """What the ranges of a problem's family launch; a binary is loaded for the first M that needs it."""
     seen: set[Config] = set()
     for _, row in ranges_of_family(call.problem, call.device, call.match):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
-            with contextlib.suppress(*failures(*_UNREADABLE)):
-                launches = held.launches(each, each.launch_range.first_m, call.index)
-                yield each.launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED)), launches
+            launch_range = each.launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED))
+            yield PreparedRange(launch_range, functools.partial(_loaded, held, each, call.index))
         seen.add(row.config)
+
+
+def _loaded(held: ReadyLaunches, found: ReadyRange, index: int | None) -> list[RecordedLaunch]:
+    """What the first M of a range launches, loaded onto a device by its CUDA index, which need not be the current."""
+    with contextlib.nullcontext() if index is None else torch.cuda.device(index):
+        return held.launches(found, found.launch_range.first_m, index)
 
 
 def _is_ready(row: Row, problem: Problem, device: Device) -> bool:

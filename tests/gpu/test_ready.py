@@ -53,9 +53,31 @@ for (n, k), last in (((4096, 2048), 256), ((4096, 4096), 1024)):
 print(json.dumps({"errors": errors, "imported": "triton" in sys.modules}))
 """
 
+CAPTURED = """
+import json
+import torch
+from tuner.kernels import matmul
 
-def test_every_m_is_right_without_triton(make_family, make_row, make_table, tmp_path):
-    device, rows, families = current(), [], []
+errors = {}
+for n, k in ((4096, 2048), (4096, 4096)):
+    weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+    for m in (3, 100, 200):
+        a = torch.empty(m, k, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = matmul(a, weight.t())
+        a.normal_()
+        graph.replay()
+        right = a.float() @ weight.t().float()
+        errors[f"{m}x{k}"] = ((out.float() - right).abs().max() / right.abs().max()).item()
+print(json.dumps({"errors": errors}))
+"""
+
+
+@pytest.fixture(scope="module")
+def shipped(make_family, make_row, make_table, tmp_path_factory):
+    """A folder with a table and its kernels, and the environment of a process that has no other and no compiler."""
+    device, rows, families, folder = current(), [], [], tmp_path_factory.mktemp("shipped")
     for (n, k), kernels in RANGES.items():
         for epilogue in ("none", "bias"):
             for m, kernel in kernels.items():
@@ -66,15 +88,28 @@ def test_every_m_is_right_without_triton(make_family, make_row, make_table, tmp_
                 rows.append(make_row(m, n, k, config=config, version=spec.version, **parts))
             families.append(make_family(*kernels, problem=problem))
     table = make_table(*rows, device=device, families=tuple(families))
-    table.write(tmp_path)
-    assert binaries.write(table, tmp_path).failed == ()
+    table.write(folder)
+    assert binaries.write(table, folder).failed == ()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
-    places = {"PATH": "/nowhere", "TRITON_CACHE_DIR": str(tmp_path / "cache"), "TUNER_TABLES": str(tmp_path)}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=kept | places, cwd=tmp_path, capture_output=True, text=True, check=False)
+    return kept | {"PATH": "/nowhere", "TRITON_CACHE_DIR": str(folder / "cache"), "TUNER_TABLES": str(folder)}
+
+
+def run(program: str, environment, folder):
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    assert "no tuned config" not in done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_every_m_is_right_without_triton(shipped, tmp_path):
+    found, stderr = run(PROGRAM, shipped, tmp_path)
     assert max(found["errors"].values()) < 1e-2, found["errors"]
     assert len(found["errors"]) > 100
-    assert not found["imported"], done.stderr
-    assert "no tuned config" not in done.stderr
+    assert not found["imported"], stderr
+
+
+def test_ms_that_were_never_called_are_captured_and_their_binaries_loaded_meanwhile(shipped, tmp_path):
+    found, _ = run(CAPTURED, shipped, tmp_path)
+    assert len(found["errors"]) == 6
+    assert max(found["errors"].values()) < 1e-2, found["errors"]

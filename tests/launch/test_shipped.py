@@ -87,17 +87,48 @@ def test_every_m_of_a_range_ships_where_a_kernel_has_another_binary_for_it(make_
     assert len({launch.name for launch in report.launches}) < len(report.loads)
 
 
-@pytest.mark.long
-def test_the_first_call_of_a_family_loads_the_binaries_of_all_its_ranges(make_stub, make_rows, make_family, tmp_path):
-    """A module's first load takes milliseconds, and so does checking its kernel's source: no later M waits for it."""
+@pytest.fixture(scope="module")
+def two_kernels(make_stub, make_rows, make_family, tmp_path_factory):
+    """A table of a family with two ranges, each with a kernel of its own."""
     winners = {Problem(m, 256, 256): config for m, config in zip((64, 256), WINNERS.values(), strict=False)}
     family = make_family(64, 256, problem=Problem(256, 256, 256))
-    path = replace(make_rows(winners), families=(family,)).write(tmp_path)
+    path = replace(make_rows(winners), families=(family,)).write(tmp_path_factory.mktemp("two"))
     make_stub().run("ship.py", str(path))
-    one, both = (make_stub().run("served.py", "families", str(path), ms) for ms in ("[40]", "[40, 200]"))
-    assert len(one.loads) == 2  # both kernels have one name
-    assert (one.loads, len(one.launches), len(both.launches)) == (both.loads, 1, 2)
-    assert [each.printed["compiled"] for each in (one, both)] == [0, 0]
+    return path
+
+
+def test_a_binary_is_loaded_for_the_first_m_that_needs_it(make_stub, two_kernels):
+    """A family has dozens, each read, checked and loaded in part of a millisecond; a process needs few of them."""
+    one, both, again = (
+        make_stub().run("served.py", "families", str(two_kernels), ms)
+        for ms in ("[40]", "[40, 200]", "[40, 200, 41, 99]")
+    )
+    assert [len(each.loads) for each in (one, both, again)] == [1, 2, 2]
+    assert [len(each.launches) for each in (one, both, again)] == [1, 2, 4]
+    assert not any(call["looked"] for call in again.printed["calls"])
+    assert again.printed["compiled"] == 0
+
+
+def test_a_binary_is_loaded_while_a_stream_is_captured(make_stub, two_kernels):
+    """A graph of a new batch is captured like any other."""
+    report = make_stub().run("served.py", "families", str(two_kernels), "[40, 200]", CUDA_STUB_CAPTURED="1")
+    assert (len(report.loads), len(report.launches), report.printed["compiled"]) == (2, 2, 0)
+    assert not any(call["looked"] for call in report.printed["calls"])
+
+
+def test_a_binary_of_a_later_range_that_was_changed_is_compiled_instead(make_stub, two_kernels, tmp_path):
+    path = Path(shutil.copytree(two_kernels.parent, tmp_path / "tables")) / two_kernels.name
+    (kernels,) = path.parent.glob("*.kernels")
+    index = json.loads((kernels / "index.json").read_text())
+    every = [each for ranges in index["ranges"].values() for each in ranges]
+    later = {launch["kernel"] for first, _, _, launches in every if first > 64 for launch in launches["launches"]}
+    for entry in index["kernels"]:
+        if entry["key"] in later:
+            (kernels / f"{entry['files']['cubin']}.cubin").write_bytes(b"changed")
+    report = make_stub().run("served.py", "families", str(path), "[40, 200, 201]")
+    assert [call["looked"] for call in report.printed["calls"]] == [0, 1, 0]
+    assert report.printed["compiled"] == 1
+    assert (report.stderr.count("was changed"), len(report.launches)) == (1, 3)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 A range of Ms has one config. Where the launches of its Ms differ in M alone, launch_range.py has found out, by looking
 at every M, at which places of their arguments M stands: when binaries were shipped, or when a family that nobody tuned
 was made ready. So a new M of such a range takes neither the op's checks nor its kernel's host code: a guard that leaves
-the rows open, a lookup, and a number that is replaced. The first call of a tuned family prepares the launches of its
-other ranges (`plan.PreparedLaunches`).
+the rows open, a lookup, and a number that is replaced. The first call of a tuned family prepares its other ranges
+(`plan.PreparedLaunches`), each of which is made ready for the first of its Ms that is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tuner.bounded import make_room
 from tuner.launch.bound import Addresses, BoundPlan, allocator, bind
-from tuner.launch.failure import failures
+from tuner.launch.failure import UNREADABLE, failures
 from tuner.launch.guards import make_guard
 from tuner.launch.plan import MOST_KEYS, LaunchPlan, LaunchRange, Recording
 from tuner.launch.step import RecordedLaunch, Step
@@ -34,17 +34,19 @@ class AnyRowsPlan:
     Attributes:
         launch_range: The Ms that it holds for.
         serves: Whether the op may use these launches for one of them.
-        launches: What was launched for one of them, or prepared.
+        m: One of them.
+        launches: Returns what is launched for it.
         like: An empty tensor like the result.
         columns: The result's last size.
         guards: The tests of a call's tensors, whose number of rows they leave open, by the other sizes of the first.
         is_tried: Whether these launches have run: those that were prepared have not.
-        is_bad: Whether they failed when they were tried.
+        is_bad: Whether they could not be made, or failed when they were tried.
     """
 
     launch_range: LaunchRange
     serves: Callable[[int], bool]
-    launches: Sequence[RecordedLaunch]
+    m: int
+    launches: Callable[[], Sequence[RecordedLaunch]]
     like: Tensor
     columns: int
     guards: dict[tuple[int, ...], Callable[..., bool]]
@@ -74,23 +76,20 @@ class AnyRowsPlan:
         rows = _as_matrix(given[0])
         if rows is None or seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
             return []  # memory for another M, another M's count, and a guard refuses the same tensor twice
-        known = [] if seen.launch_range is None else [(seen.launch_range, launches, rows.shape[0])]
-        if seen.ahead is not None and seen.ahead.own == launches:  # the operands lie as those without memory do
-            others = (
-                each
-                for each in seen.ahead.ranges
-                if seen.launch_range is None or each[0].first_m != seen.launch_range.first_m
-            )
-            known += [(launch_range, prepared, launch_range.first_m) for launch_range, prepared in others]
-        if not known:
-            return []
+        m, own = rows.shape[0], seen.launch_range
         like, columns = result.new_empty(0), result.shape[-1]
         guards = {rows.shape[1:]: make_guard((rows, *given[1:]), None, any_rows=True)}
-        return [
-            AnyRowsPlan(launch_range, serves, each, like, columns, guards, is_tried=each is launches)
-            for launch_range, each, m in known
-            if _can_take_another(each, launch_range, m)
-        ]
+        made = []
+        if own is not None and _can_take_another(launches, own, m):
+            made.append(AnyRowsPlan(own, serves, m, lambda: launches, like, columns, guards, is_tried=True))
+        # The operands must lie as those without memory do.
+        if seen.ahead is not None and seen.ahead.own == launches and all(launch.is_direct() for launch in launches):
+            made += [
+                AnyRowsPlan(each, serves, each.first_m, prepared, like, columns, guards, is_tried=False)
+                for each, prepared in seen.ahead.ranges
+                if own is None or each.first_m != own.first_m
+            ]
+        return made
 
     def plan(self, given: Sequence[Tensor], m: int) -> BoundPlan | None:
         """The plan of a call with another number of rows, M; None where this does not serve it."""
@@ -102,7 +101,7 @@ class AnyRowsPlan:
             return None
         try:
             plan = LaunchPlan(a.device.index or 0, [steps(m) for steps in self._made_steps()], ())
-        except failures():
+        except failures(*UNREADABLE):
             self.is_bad = True
             return None
         allocate, first = allocator(self.like, (*a.shape[:-1], self.columns)), a.shape[0]
@@ -118,7 +117,10 @@ class AnyRowsPlan:
         They are made for the first M that asks: a family's first call prepares dozens of ranges.
         """
         if self._steps is None:
-            by_launch = zip(self.launches, self.launch_range.places, strict=True)
+            launches = self.launches()
+            if not _can_take_another(launches, self.launch_range, self.m):
+                raise ValueError(f"M does not stand where the range from {self.launch_range.first_m} on has it")
+            by_launch = zip(launches, self.launch_range.places, strict=True)
             self._steps = [launch.steps(places) for launch, places in by_launch]
         return self._steps
 

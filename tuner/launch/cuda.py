@@ -6,11 +6,12 @@ has to be built. Where a function of the driver is wrapped, its arguments are th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
@@ -47,6 +48,8 @@ _PROPERTIES = {
 }
 _DEVICE_POINTER = 3
 _PREFER_SHARED = 1
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
 _ALL = 100
 """Per cent: all of the memory that can be shared memory."""
 _asked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -151,8 +154,9 @@ def load(name: str, binary: bytes, shared: int, device: int) -> Loaded:
     """
     ensure_context()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    check(_call("cuModuleLoadData", byref(module), binary))
-    check(_call("cuModuleGetFunction", byref(function), module, name.encode()))
+    with _allowed_in_captures():
+        check(_call("cuModuleLoadData", byref(module), binary))
+        check(_call("cuModuleGetFunction", byref(function), module, name.encode()))
 
     def attribute(which: int) -> int:
         found = ctypes.c_int()
@@ -166,6 +170,17 @@ def load(name: str, binary: bytes, shared: int, device: int) -> Loaded:
     _call("cuFuncSetAttribute", function, _ANY_CLUSTER, 1)  # more than 8 programs; refused where there are no clusters
     resources = attribute(_REGISTERS), attribute(_LOCAL) // 4, attribute(_MAX_THREADS)
     return Loaded(module.value or 0, function.value or 0, *resources)
+
+
+@contextlib.contextmanager
+def _allowed_in_captures() -> Iterator[None]:
+    """Let this thread do what a driver may refuse while a stream is captured, in this thread or another."""
+    mode = ctypes.c_int(_RELAXED)
+    check(_call("cuThreadExchangeStreamCaptureMode", byref(mode)))
+    try:
+        yield
+    finally:
+        check(_call("cuThreadExchangeStreamCaptureMode", byref(mode)))
 
 
 def unload(module: int) -> None:

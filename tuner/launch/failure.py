@@ -9,6 +9,8 @@ from tuner.launch import compat
 
 _DRIVER = "Triton Error ["
 """The beginning of the driver's messages, which Triton raises as RuntimeError."""
+UNREADABLE = (OSError, AttributeError, IndexError, TypeError)
+"""What files raise beside `failures` that are not what an export wrote."""
 _NOT_OF_A_CONFIG = ("out of memory", "captur", "illegal memory access", "launch failure", "context is destroyed")
 """Parts of messages of cuGetErrorString and hipGetErrorString: no memory, a graph's capture, a lost context."""
 

@@ -58,16 +58,29 @@ class LaunchRange(NamedTuple):
     serves: Callable[[int], bool] = lambda _m: True
 
 
+class PreparedRange(NamedTuple):
+    """What operands without memory would launch for Ms that are launched alike.
+
+    Attributes:
+        launch_range: The Ms.
+        launches: Returns what the first of them launches; a kernel that is not loaded yet is loaded then, and what
+            cannot be raises one of `failures(*UNREADABLE)`.
+    """
+
+    launch_range: LaunchRange
+    launches: Callable[[], Sequence[RecordedLaunch]]
+
+
 class PreparedLaunches(NamedTuple):
-    """What operands without memory would launch, by kernels that are loaded.
+    """What operands without memory would launch.
 
     Attributes:
         own: What they would for the call's own problem and config.
-        ranges: What they would for other Ms, each for all that are launched alike.
+        ranges: What they would for other Ms of its family.
     """
 
     own: Sequence[RecordedLaunch]
-    ranges: Sequence[tuple[LaunchRange, Sequence[RecordedLaunch]]]
+    ranges: Sequence[PreparedRange]
 
 
 @dataclass(slots=True)

@@ -44,6 +44,10 @@ def brain(rows: int, columns: int) -> torch.Tensor:
     return torch.empty(rows, columns, dtype=torch.bfloat16)
 
 
+def eight(rows: int, columns: int) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=torch.float8_e4m3fn)
+
+
 def scaled(x: torch.Tensor, y: torch.Tensor) -> None:
     scale[(8,)](x, y, 1, 1000, 2.5)
 
@@ -60,8 +64,11 @@ def every_op() -> None:
     call(matmul, brain(8, 512), brain(256, 512).t(), bias=brain(1, 256)[0], activation="silu")
     call(matmul, brain(8, 2048), brain(512, 2048).t())
     call(matmul, brain(256, 512), brain(512, 512).t())
-    eight = [torch.empty(256, 256, dtype=torch.float8_e4m3fn) for _ in range(2)]
-    call(matmul, eight[0], eight[1].t(), scale_a=torch.ones(1), scale_b=torch.ones(1))
+    call(matmul, brain(264, 512), brain(512, 512).t())
+    call(matmul, brain(129, 512), brain(6144, 512).t(), bias=brain(1, 6144)[0])
+    call(matmul, brain(384, 512), brain(512, 512).t(), bias=brain(1, 512)[0])
+    call(matmul, eight(256, 256), eight(256, 256).t(), scale_a=torch.ones(1), scale_b=torch.ones(1))
+    call(matmul, eight(384, 512), eight(512, 512).t(), scale_a=torch.ones(384, 1), scale_b=torch.ones(1, 512))
     call(bmm, half(256, 256).view(4, 64, 256), half(512, 256).view(4, 128, 256).mT)
     call(softmax, half(2, 131_072))
     call(vector_add, half(1, 256)[0], half(1, 256)[0])

@@ -173,10 +173,22 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
 
 /* ---- modules and functions ---- */
 
-/* While $CUDA_STUB_FULL is set there is no memory for another module. */
+static _Thread_local CUstreamCaptureMode capture_mode; /* global, until a thread asks for another */
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  const CUstreamCaptureMode before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
+/* While $CUDA_STUB_FULL is set there is no memory for another module. While $CUDA_STUB_CAPTURED is, a stream is captured
+ * by a driver that loads nothing then but for a thread that asked for it. */
 CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   if (getenv("CUDA_STUB_FULL"))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (getenv("CUDA_STUB_CAPTURED") && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   Module *module = malloc(sizeof *module);
   module->image = image; /* Triton keeps the binary alive as long as its CompiledKernel */
   *out = (CUmodule)module;
