@@ -1,6 +1,6 @@
 """Trials of random problems (nt), for a fit to be held against: draws a suite, and takes a database's trials.
 
-    python benchmarks/fit/scattered.py --draw 150 --seed 1 --out DRAWN.csv [--scaling block] [--least 256]
+    python benchmarks/fit/scattered.py --draw 150 --seed 1 --out DRAWN.csv [--dtype e4m3] [--scaling block]
     tuner run --suite DRAWN.csv --strategy race --db NEW.db
     tuner run --suite DRAWN.csv --strategy random --trials 52 --db NEW.db
     python benchmarks/fit/scattered.py --db NEW.db --run 14 --out FILE.csv.gz
@@ -48,21 +48,23 @@ def main():
     parser.add_argument("--rows", type=int, nargs=2, metavar=("LEAST", "MOST"), help="M; without it by several turns")
     parser.add_argument("--columns", type=int, nargs=2, metavar=("LEAST", "MOST"), help="N; without it from --least on")
     parser.add_argument("--least", type=int, default=1024, help="of N and K")
-    parser.add_argument("--scaling", choices=("none", "block"), default="none", help="block: of e4m3 instead of bf16")
+    parser.add_argument("--dtype", choices=("bfloat16", "e4m3"), default="bfloat16", help="of A and B")
+    parser.add_argument("--scaling", choices=("none", "row", "block"), default="none", help="of e4m3")
     parser.add_argument("--db", help="take its trials")
     parser.add_argument("--run", default="1", help="the trials' run in the file")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     if bool(args.draw) == bool(args.db):
         parser.error("say --draw N for a suite, or --db DATABASE for its trials")
+    if args.scaling != "none" and args.dtype != "e4m3":
+        parser.error("--scaling is of fp8: say --dtype e4m3")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     if args.draw:
-        scaled = args.scaling != "none"
         table.writerow(("m", "n", "k", "dtype", "layout", "scaling"))
         rows = (tuple(args.rows),) if args.rows else ROWS
-        drawn = shapes(args.draw, args.seed, rows, args.least, _BLOCK if scaled else 1, args.columns)
-        table.writerows((*shape, "e4m3" if scaled else "bfloat16", "nt", args.scaling) for shape in drawn)
+        drawn = shapes(args.draw, args.seed, rows, args.least, _BLOCK if args.scaling == "block" else 1, args.columns)
+        table.writerows((*shape, args.dtype, "nt", args.scaling) for shape in drawn)
         Path(args.out).write_text(text.getvalue())
         return
     table.writerow(("run", "m", "n", "k", "kernel", "config", "us"))
