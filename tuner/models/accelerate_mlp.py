@@ -279,18 +279,8 @@ class _Trial:
         return run_on_cpu(original.forward, tried, self.x.to(dtype))
 
 
-class _Summing(nn.Linear):  # type: ignore[misc]  # torch is not checked
-    """A linear layer that multiplies in float32: what the CPU has for bfloat16 starts threads, which takes longest."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name, by which callers may pass it
-        """Compute what nn.Linear does; it too refuses operands of two dtypes."""
-        if input.dtype != self.weight.dtype:
-            return super().forward(input)
-        return nn.functional.linear(input.float(), self.weight.float()).to(input.dtype)
-
-
 def _linear(weight: torch.Tensor) -> nn.Linear:
-    layer = _Summing(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return layer
 

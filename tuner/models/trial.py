@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -19,6 +21,7 @@ _PLAIN = (bool, int, float, str)
 _KEPT = (list, dict, set)
 _SMALL = 1 << 20
 """The elements of buffers that are copied."""
+_threads_lock = threading.RLock()
 
 
 class Trials(Generic[Found]):
@@ -102,7 +105,29 @@ def run_on_cpu(function: Callable[..., object], *args: object) -> object:
     """
     try:
         # Tensors of inference mode do not count their changes.
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.device("cpu"),
+            _one_thread(),
+        ):
             return function(*args)
     except Exception:  # noqa: BLE001  see `function`
         return None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Have torch compute in the calling thread alone: waking other cores takes longer than all of a trial.
+
+    On a host whose cores are busy, where several processes start at once, they keep it waiting for tens of
+    milliseconds.
+    """
+    with _threads_lock:  # another thread's trial would take 1 for what to go back to
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
