@@ -62,6 +62,10 @@ def rows(folder):
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def cells(folder, *names):
     return {tuple(row.get(name, "") for name in names) for row in rows(folder)}
 
@@ -235,8 +239,10 @@ def test_what_was_recorded_by_a_killed_capture_of_a_killed_program_is_tuned(run,
     process.kill()
     process.wait()
     assert not (folder / captured.SUITE).exists()
+    before = contents(tmp_path)
     code, _, err = run("run", "--captured", folder, "--device", "interpreter", "--dry-run", "--db", tmp_path / "t.db")
     assert code == 0, err
+    assert contents(tmp_path) == before, "a dry run writes nothing"
     (ladder,) = captured.problems(folder)
     assert isinstance(ladder, Ladder)
     assert str(ladder) == "matmul 1-20x64x32 bfloat16 nt"
@@ -460,6 +466,47 @@ def test_a_suite_that_somebody_edited_stays(tmp_path):
     (tmp_path / captured.SUITE).write_text(text)
     captured.write_suite(tmp_path)  # as another capture does that records nothing
     assert captured.problems(tmp_path) == [Problem(8, 64, 32, dtype="bfloat16", layout="nt")]
+
+
+def test_a_suite_that_somebody_edited_stays_when_more_is_recorded_and_a_line_says_how_to_have_it_anew(
+    run, tmp_path, caplog
+):
+    folder, path = tmp_path / "my calls", tmp_path / "my calls" / captured.SUITE
+    folder.mkdir()
+    journal = Journal(str(folder), Product._fields)
+    journal.note(PRODUCT, 4)
+    captured.write_suite(folder)
+    written = path.read_text()
+    edited = written.replace("4,64,32", "8,64,32")
+    assert edited != written
+    path.write_text(edited)
+    os.utime(path, ns=(0, 0))  # as an edit lies that is older than what was recorded since
+    journal.note(PRODUCT._replace(n=128), 4)
+    captured.write_suite(folder)
+    assert [each.shape for each in captured.problems(folder)] == [(8, 64, 32)]
+    dry = ["run", "--captured", folder, "--device", "interpreter", "--dry-run", "--db", tmp_path / "t.db"]
+    caplog.clear()
+    code, out, err = run(*dry)
+    assert (code, "8x64x32" in out, "128" in out) == (0, True, False), err
+    assert path.read_text() == edited
+    (line,) = caplog.messages
+    assert line.startswith(f"{path} was edited, so it stays without what was recorded since: ")
+    subprocess.run(line.rpartition(": ")[2], shell=True, check=True)
+    assert sorted(each.n for each in captured.problems(folder)) == [64, 128]
+    assert (folder / "edited.csv").read_text() == edited
+
+
+def test_a_suite_that_nobody_edited_has_what_is_recorded_since(tmp_path):
+    journal = Journal(str(tmp_path), Product._fields)
+    journal.note(PRODUCT, 4)
+    captured.write_suite(tmp_path)
+    os.utime(tmp_path / captured.SUITE, ns=(0, 0))
+    journal.note(PRODUCT._replace(n=128), 4)
+    before = contents(tmp_path)
+    assert sorted(each.n for each in captured.problems(tmp_path, write=False)) == [64, 128]
+    assert contents(tmp_path) == before
+    assert sorted(each.n for each in captured.problems(tmp_path)) == [64, 128]
+    assert (tmp_path / captured.SUITE).read_bytes() != before[tmp_path / captured.SUITE]
 
 
 def views(rows, columns):

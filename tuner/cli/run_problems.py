@@ -89,7 +89,7 @@ def _of_kernel(options: RunOptions, dtype: str | None) -> Sequence[Problem | Lad
 def _listed(options: RunOptions) -> Sequence[Problem | Ladder]:
     """Return the problems and ladders of suites, of captured programs and by shape."""
     listed = [each for name in options.suites for each in suite.load_with_ladders(name)]
-    listed += _captured(options.captured, widen=options.widen)
+    listed += _captured(options)
     for shape in options.shapes:
         listed += family.parse_shape(
             shape,
@@ -106,18 +106,19 @@ def _invariant(each: Problem | Ladder, folders: Sequence[Path]) -> Problem | Lad
         raise ProblemError(f"{e}; of what was captured, the products alone: {where}" if folders else str(e)) from e
 
 
-def _captured(folders: Sequence[Path], *, widen: bool) -> Sequence[Problem | Ladder]:
+def _captured(options: RunOptions) -> Sequence[Problem | Ladder]:
     """Return the GEMMs of folders and the calls of adopted kernels."""
+    folders, write = options.captured, not options.dry_run
     adopted = [folder for folder in folders if calls.paths(folder)]
-    listed = [each for folder in folders if folder not in adopted for each in captured.problems(folder)]
+    listed = [each for folder in folders if folder not in adopted for each in captured.problems(folder, write=write)]
     if not adopted:
         return listed
     replayed = kernel_options.find_captured(adopted)
     for kernel in replayed.kernels.values():
-        kernel.widen = widen
+        kernel.widen = options.widen
     products: list[Problem | Ladder] = []
     for folder in adopted:
-        products += captured.of_suite(folder)
+        products += captured.of_suite(folder, write=write)
     if not replayed.problems and not products:
         where = " and ".join(map(str, adopted))
         raise SuiteError(f"nothing that was captured in {where} can be tuned: capture it again")

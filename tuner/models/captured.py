@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import logging
 import os
+import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +28,9 @@ _TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
 """The types of a Product's fields."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ADVICE = "move it away, and record again"
+_SEAL = "# Digest {}; once this file is edited, nothing writes it again.\n"
+"""The first line of a suite; the digest is that of the lines below."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +76,25 @@ def load(folder: Path) -> Captured:
 
 
 def write_suite(folder: Path) -> Captured:
-    """Write the suite of a folder's journals beside them, unless a newer suite is there already.
+    """Write the suite of a folder's journals beside them, unless one is there that is newer or was edited.
 
     Raises:
         SuiteError: see `load`; or it cannot be written.
     """
     newest = max(_written(folder), default=0)
     captured = load(folder)
-    if captured.calls and _has_more(folder):
+    if captured.calls and _has_more(folder) and not _keeps_edited(folder):
         path = files.write_text(folder / SUITE, _text(captured), error=SuiteError)
         os.utime(path, ns=(newest, newest))  # so that what is recorded meanwhile is newer than the suite
     return captured
 
 
-def problems(folder: Path) -> list[Problem | Ladder]:
+def problems(folder: Path, *, write: bool = True) -> list[Problem | Ladder]:
     """The problems and ladders of a folder's suite, which is written first if journals are newer.
+
+    Args:
+        folder: what `tuner capture` recorded into.
+        write: False where nothing may be written: what the suite would say is returned.
 
     Raises:
         SuiteError: there are none, or they cannot be read.
@@ -95,29 +105,55 @@ def problems(folder: Path) -> list[Problem | Ladder]:
             f"nothing was captured in {folder}: expected {SUITE}, journals ({SUFFIX}) or calls of adopted kernels: "
             f"type tuner capture --out {folder} -- COMMAND"
         )
-    if not (found := of_suite(folder)):
+    if not (found := of_suite(folder, write=write)):
         raise SuiteError(f"no matrix product was captured in {folder}: see `tuner capture --help` for what is recorded")
     return found
 
 
-def of_suite(folder: Path) -> list[Problem | Ladder]:
+def of_suite(folder: Path, *, write: bool = True) -> list[Problem | Ladder]:
     """The same, none where no matrix product was captured. A folder that cannot be written is only read.
 
     Raises:
         SuiteError: they cannot be read, or the suite not be written where the folder can.
     """
-    if _has_more(folder):  # the recording program was killed, or is still running
-        try:
-            write_suite(folder)
-        except SuiteError as e:
-            if getattr(e.__cause__, "errno", None) not in _NOT_WRITABLE:
-                raise
+    path = folder / SUITE
+    # Where something is newer, the recording program was killed, or is still running.
+    if _has_more(folder) and not (write and _could_write(folder)) and not _keeps_edited(folder):
+        captured = load(folder)
+        if captured.calls:
             with tempfile.TemporaryDirectory() as place:
                 path = Path(place) / SUITE
-                path.write_text(_text(load(folder)), encoding="utf-8")
+                path.write_text(_text(captured), encoding="utf-8")
                 return suite.load_with_ladders(path)
-    path = folder / SUITE
     return suite.load_with_ladders(path) if path.exists() else []
+
+
+def _could_write(folder: Path) -> bool:
+    """Write the suite; False where the folder cannot be written."""
+    try:
+        write_suite(folder)
+    except SuiteError as e:
+        if getattr(e.__cause__, "errno", None) not in _NOT_WRITABLE:
+            raise
+        return False
+    return True
+
+
+def _keeps_edited(folder: Path) -> bool:
+    """Whether the suite is not what was written: it is somebody's work and stays, which a line says."""
+    path = folder / SUITE
+    if not path.exists():
+        return False
+    first, end, rest = files.read_bytes(path, "suite", error=SuiteError).partition(b"\n")
+    if first + end == _seal(rest).encode():
+        return False
+    away = shlex.join(["mv", str(path), str(path.with_name("edited.csv"))])
+    _log.warning("%s was edited, so it stays without what was recorded since: to have it written anew: %s", path, away)
+    return True
+
+
+def _seal(text: bytes) -> str:
+    return _SEAL.format(hashlib.sha256(text).hexdigest()[:16])
 
 
 def _has_more(folder: Path) -> bool:
@@ -191,4 +227,5 @@ def _text(captured: Captured) -> str:
         remarks.append(
             f"Left out: {captured.left_out} calls of products that no problem describes, or of too many families."
         )
-    return dumps(captured.lines(), *remarks)
+    text = dumps(captured.lines(), *remarks)
+    return _seal(text.encode()) + text
