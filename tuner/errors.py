@@ -77,5 +77,9 @@ class TableError(TunerError):
     """An exported table that could not be read or written."""
 
 
+class AbsentError(TableError):
+    """Nothing is where somebody said that a table, a folder of them, a package or a database is."""
+
+
 class SweepError(TunerError):
     """A sweep that could not go on, for instance because no worker could be started."""

@@ -24,7 +24,7 @@ def load(reference: str) -> Any:
 
     Raises:
         UsageError: the text is no reference, or there is no such module or name.
-        KernelError: the module raised an error, or tried to end the process.
+        KernelError: there is no such file, or the module raised an error or tried to end the process.
     """
     where, mark, name = reference.rpartition(":")
     if not (mark and where and name):
@@ -83,13 +83,13 @@ def _module(name: str) -> ModuleType:
 
 
 def _file(where: str) -> ModuleType:
-    files.check_regular(Path(where), "Python file", error=UsageError)
+    files.check_regular(Path(where), "Python file", error=KernelError)
     path = Path(where).resolve()
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path) and module.__name__ != "__main__":
             return module
     if not path.exists():
-        raise UsageError(f"there is no file {path}")
+        raise KernelError(f"there is no file {path}: expected path/of/file.py:name, from the current folder or from /")
     name = path.stem if path.stem not in sys.modules and path.stem.isidentifier() else f"_tuned_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -447,12 +447,17 @@ def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_no
         ("add", "'add' is no reference: expected package.module:name or path/of/file.py:name"),
         ("no_such_package.module:add", "there is no module 'no_such_package.module': run from its folder"),
         ("json:kernel", "json has no 'kernel': expected the name of a kernel in it"),
-        ("absent.py:add", "there is no file "),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_one_clear_line(text, message):
     with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
         reference.load(text)
+
+
+def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+    message = rf"^there is no file {tmp_path}/absent.py: expected path/of/file.py:name"
+    with pytest.raises(KernelError, match=message):
+        reference.load(f"{tmp_path}/absent.py:add")
 
 
 def test_a_module_that_raises_is_one_clear_line(tmp_path):

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from tuner.cli import kernel_options, measured, options, output
-from tuner.errors import UsageError
+from tuner.errors import AbsentError, UsageError
 from tuner.problem import suite as suites
 from tuner.problem.text import family_name
 
@@ -79,15 +79,20 @@ def verify(
         raise UsageError(
             "--sample is for --regret without --suite, whose problems are all held out: leave one of them out"
         )
-    if regret:
-        ctx.exit(0 if _measure(places[0], suite, sample, device, as_json=as_json) else 1)
-    for name in ("suite", "sample", *(() if launches else ("device",))):
+    for name in () if regret else ("suite", "sample", *(() if launches else ("device",))):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             with_it = "--regret or --invariance" if name == "device" else "--regret"
             raise UsageError(f"--{name} goes with {with_it}: add it, or leave --{name} out")
-    if invariance:
-        ctx.exit(0 if _compare(places[0], device, as_json=as_json) else 1)
-    ctx.exit(0 if _inspect(places, strict=strict, as_json=as_json) else 1)
+    try:
+        if regret:
+            ok = _measure(places[0], suite, sample, device, as_json=as_json)
+        elif invariance:
+            ok = _compare(places[0], device, as_json=as_json)
+        else:
+            ok = _inspect(places, strict=strict, as_json=as_json)
+    except AbsentError as e:
+        raise UsageError(str(e)) from e  # exit code 1 means that something is wrong with what is there
+    ctx.exit(0 if ok else 1)
 
 
 def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tuner import files
 from tuner.entry_points import entry_points
-from tuner.errors import TableError
+from tuner.errors import AbsentError, TableError
 from tuner.hardware.device import Device
 from tuner.location import database_location, expanded, sqlite_path, without_password
 from tuner.lookup import loaded_table, table, table_files
@@ -216,7 +216,8 @@ def named(where: str | Path) -> Source:
     """The source of a table, a folder of tables, a SQLite database or an installed package that somebody named.
 
     Raises:
-        TableError: it is not there or cannot be read.
+        AbsentError: it is not there.
+        TableError: it cannot be read.
     """
     if not str(where):  # pathlib takes it for the current folder
         raise TableError("the name of a table is empty: expected a table, a folder of tables, a package or a database")
@@ -226,9 +227,14 @@ def named(where: str | Path) -> Source:
     files.check_regular(path, "table, a folder of tables or a database", error=TableError)
     source = _at(str(where), path) if path.exists() else package(str(where))
     if source is None:
-        raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
+        raise absent(path)
     source.check()
     return source
+
+
+def absent(where: str | Path) -> AbsentError:
+    """The error for a place that somebody named and where nothing is."""
+    return AbsentError(f"{where} is not there: expected a table, a folder of tables, a package or a database")
 
 
 def default_sources() -> list[Source]:

@@ -179,7 +179,7 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
             raise TableError(f"{where} holds compiled kernels alone: expected tables, named <op>--<device slug>.json")
         return _edition(where, {each.name: _load(each, warn) for each in paths})
     if not path.exists():
-        raise TableError(f"{path} is not there: expected a table, a folder of tables, a package or a database")
+        raise sources.absent(path)
     try:
         is_database = database.is_database(path)
     except OSError as e:

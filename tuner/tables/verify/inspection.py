@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import StoreError, TableError, UsageError
+from tuner.errors import StoreError, TableError
 from tuner.hardware.device import Device
 from tuner.location import sqlite_path
 from tuner.lookup import database, sources, table, table_files
@@ -52,7 +52,7 @@ def inspect(where: str) -> Inspection:
     the package or of its entry point), a SQLite database, or the URL of a database.
 
     Raises:
-        UsageError: there is no such place.
+        AbsentError: there is no such place.
     """
     path = sqlite_path(where)
     if path is None:
@@ -73,7 +73,7 @@ def _of_package(where: str) -> Inspection:
     named = all(part.isidentifier() for part in package.point.value.split("."))
     folder = package.folder() if named else None
     if folder is None:
-        raise UsageError(f"{where} is not there: expected a table, a folder of tables, a package or a database")
+        raise sources.absent(where)
     found = _of_folder(where, folder, "package")
     if installed:
         return found
