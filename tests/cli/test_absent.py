@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
+
+from tuner.store.store import Store
 
 pytest.importorskip("triton", reason="Triton is not installed: no kernel answers")
 
@@ -67,3 +71,26 @@ def test_a_place_that_is_not_there_is_one_line_of_every_command(
         assert "gone" in line, (command, line)
         assert ": expected " in line or ": name " in line or "known are" in line or "`tuner run`" in line, line
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "noun"),
+    [
+        ("show winners", 0, "winner"),
+        ("show trials", 0, "trial"),
+        ("show runs", 0, "run"),
+        ("show winners --device nvidia-h100", 2, "device"),
+        ("export out", 1, "winner"),
+        ("export out --format sqlite", 1, "winner"),
+        ("report --out report.html", 1, "trial"),
+    ],
+)
+def test_a_database_without_rows_is_told_alike_by_every_command_with_what_fills_it(
+    command, code, noun, tmp_path, monkeypatch, run
+):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my tuner.db"
+    Store.open(path).close()
+    typed = shlex.join(["tuner", "run", "--db", str(path)])
+    said = f"{path} holds no {noun}: `{typed}` fills it\n"
+    assert run(*command.split(), "--db", path) == (code, "", f"tuner: {said}" if code else said)

@@ -137,7 +137,7 @@ def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make
     empty = make_table(device=INTERPRETER).write(tmp_path / "empty")
     for arguments, said in (
         ([tmp_path / "nowhere.json"], "is not there"),
-        ([empty, "--device", "interpreter"], "has no row for interpreter: it has none at all"),
+        ([empty, "--device", "interpreter"], "has no row for interpreter: it has none at all: `tuner run` makes some"),
         ([of_a_gpu, "--device", "interpreter"], f"has no row for interpreter: it has rows for {KNOWN['sm_90'].slug}"),
         ([table, "--fail-above", "much"], "'much' is no share: expected for instance 5%"),
         ([table, "--race"], "--race keeps what it finds: add --db PATH"),

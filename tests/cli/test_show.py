@@ -203,19 +203,23 @@ def test_a_limit_that_is_none_is_one_line_of_wrong_usage(tuner, limit):
     assert (code, err.count("\n")) == (2, 1)
 
 
+def lacks(path, noun):
+    return f"{path} holds no {noun.removesuffix('s')}: `tuner run --db {path}` fills it\n"
+
+
 def test_an_empty_database_lists_nothing(tuner, tmp_path):
     Store.open(str(tmp_path / "fresh.db")).close()
     for noun in ("winners", "trials", "runs", "devices", "problems"):
         code, out, err = tuner(noun, db=tmp_path / "fresh.db")
         assert (code, out) == (0, "")
-        assert err.startswith(f"no {noun}: `tuner run`")
+        assert err == lacks(tmp_path / "fresh.db", noun)
         assert tuner(noun, "--json", db=tmp_path / "fresh.db")[:2] == (0, "[]\n")
 
 
 @pytest.mark.parametrize("noun", ["winners", "trials", "problems"])
 def test_a_filter_on_an_empty_database_still_says_what_fills_it(tuner, tmp_path, noun):
     Store.open(str(tmp_path / "fresh.db")).close()
-    assert tuner(noun, "--shape", "1x1x1", db=tmp_path / "fresh.db")[2].startswith(f"no {noun}: `tuner run`")
+    assert tuner(noun, "--shape", "1x1x1", db=tmp_path / "fresh.db")[2] == lacks(tmp_path / "fresh.db", noun)
 
 
 def test_listing_changes_nothing(tuner, database):

@@ -312,7 +312,7 @@ def test_a_damaged_database_a_foreign_one_and_an_empty_one_are_reported(run, won
     assert run("verify", path)[0] == 1
     empty = make_database(tmp_path / "empty.db")
     code, out, _ = run("verify", empty)
-    assert (code, "no winner" in out) == (0, True)
+    assert (code, "no winner" in out, f"tuner run --db {empty}" in out) == (0, True, True)
     assert run("verify", "oracle://somebody:secret@nowhere/x")[0] == 1
     assert "secret" not in "".join(map(str, run("verify", "oracle://somebody:secret@nowhere/x")))
 

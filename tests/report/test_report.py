@@ -213,7 +213,7 @@ def a_text(path: Path) -> None:
     [
         (None, "nowhere"),
         (empty, "is empty: `tuner run --db"),
-        (of_no_trials, "holds no trial: `tuner run` measures some"),
+        (of_no_trials, "holds no trial: `tuner run --db"),
         (of_another_program, "db.db"),
         (a_text, "not a SQLite database: name another with --db or $TUNER_DB"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,7 +135,7 @@ def _decided(
         click.echo(f"{quantity(experts, 'winner')} of experts left out: `tuner moe` writes their files", err=True)
         winners = [winner for winner in winners if winner.problem.op != EXPERTS]
     if not winners and is_needed:
-        raise TableError(f"no winner in {location} to export: `tuner run --db {shlex.quote(location)}` finds some")
+        raise TableError(store.lacks("winner to export" if device or experts else "winner"))
     return winners, families
 
 

@@ -158,7 +158,8 @@ def open_store(db: str | None, device: str | None = None) -> Store:
         slugs = [row.device.slug for row in store.devices()]
         if device not in slugs:
             store.close()
-            raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(slugs) or 'none'}")
+            known = f"no device {device!r} in {store.location}: known are {', '.join(slugs)}"
+            raise UsageError(known if slugs else store.lacks("device"))
     return store
 
 

@@ -91,7 +91,7 @@ def retime(
         rows = rows_of(source, runner.device, sample)
         if not rows:
             others = [slug for slug in source.slugs() if slug != runner.device.slug]
-            instead = f"it has rows for {', '.join(others)}" if others else "it has none at all"
+            instead = f"it has rows for {', '.join(others)}" if others else "it has none at all: `tuner run` makes some"
             raise TableError(f"{place} has no row for {runner.device.slug}: {instead}")
         played, ended = _play(rows, runner, fail_above)
     wrong = [one for one in played if one.state in (State.LOST, State.FAILED)]

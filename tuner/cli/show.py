@@ -142,6 +142,7 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
     with options.open_store(db, device) as store:
         listed = store.runs(device_slug=device, limit=_newest(limit, as_json=as_json))
         count = sum(row.runs for row in store.devices() if device in (None, row.device.slug))
+        empty = store.lacks("run")
     if as_json:
         print_json(listed)
         return
@@ -153,7 +154,7 @@ def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool
         for one in listed
     ]
     columns = ("run", "device", "status", "trials", "started", "ended", "host", "triton", "tuner")
-    print_table(columns, rows, empty="no runs: `tuner run` makes one")
+    print_table(columns, rows, empty=empty)
     _say_hidden(len(listed), count)
 
 
@@ -164,6 +165,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
     """Every GPU model that was tuned."""
     with options.open_store(db) as store:
         listed = store.devices()
+        empty = store.lacks("device")
     if as_json:
         print_json([by_name(row.device) | by_name(row, "device") for row in listed])
         return
@@ -175,7 +177,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
         for one in listed
     ]
     columns = ("device", "name", "also called", "arch", "runs", "trials", "winners")
-    print_table(columns, rows, empty="no devices: `tuner run` adds the one it runs on")
+    print_table(columns, rows, empty=empty)
 
 
 @show.command()
@@ -205,7 +207,7 @@ def _no_winner(store: Store, kernel: str | None, key: _Key) -> str:
     """Say why no winner is shown."""
     kernels = sorted({winner.config.kernel for winner in store.winners()})
     if not kernels:
-        return "no winners: `tuner run` makes them"
+        return store.lacks("winner")
     if kernel is not None and kernel not in kernels:
         return f"no winner is of kernel {kernel!r}: they are of {', '.join(kernels)}"
     return _no_problem(store, key)
@@ -216,7 +218,7 @@ def _no_trial(store: Store, kernel: str | None, key: _Key) -> str:
     from tuner.store.listing import TrialFilter
 
     if not store.count_trials():
-        return "no trials: `tuner run` makes them"
+        return store.lacks("trial")
     if kernel is not None and not store.count_trials(TrialFilter(kernel=kernel)):
         return f"no trial is of kernel {kernel!r}: leave --kernel out to see which there are"
     return _no_problem(store, key)
@@ -226,7 +228,7 @@ def _no_problem(store: Store, key: _Key) -> str:
     """Say why no problem is shown; a name that none has is told with those that there are."""
     there = [row.problem for row in store.problems()]
     if not there:
-        return "no problems: `tuner run` tries some"
+        return store.lacks("problem")
     known = tuple(dict.fromkeys(name for problem in there for name in text.names(problem)))
     for name, _ in key:
         if name not in known and name.lower() not in known:

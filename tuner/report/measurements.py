@@ -72,9 +72,7 @@ def read(store: Store, *, device: str | None = None, suites: Sequence[str] = ())
         if asked and store.count_trials():
             named = f"no trial of {' and '.join(asked)}"
             raise UsageError(f"{store.location} holds {named}: `tuner show problems` lists what it holds")
-        raise StoreError(
-            f"{store.location} holds no trial{' that can be read' * bool(tried)}: `tuner run` measures some"
-        )
+        raise StoreError(store.lacks("trial that can be read" if tried else "trial"))
     found.sort(key=lambda trial: (trial.measured_at, runs[trial.run].started_at, trial.run, trial.trial_id))
     winners = tuple(one for one in store.winners(device_slug=device) if wanted(one.problem))
     groups = {one.problem.group() for one in winners if not one.problem.is_keyed}

@@ -269,6 +269,12 @@ def faults(database: Database) -> Iterator[None]:
         raise StoreError(f"{database.label}: {e.strerror or e}: {database.another}") from e
 
 
+def lacking(database: Database, noun: str | None = None) -> str:
+    """What is said of a database without a row of a kind, or without any, and what to type."""
+    found = "is empty" if noun is None else f"holds no {noun}"
+    return f"{database.label} {found}: `tuner run --db {shlex.quote(database.label)}` fills it"
+
+
 def _is_away(error: StatementError) -> bool:
     broken = isinstance(error, DBAPIError) and error.connection_invalidated
     return broken or any(words in str(error.orig) for words in _AWAY)

@@ -15,7 +15,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, generic_key
 from tuner.problem.generic_key import Extra
 from tuner.problem.text import part_of, problem_order
-from tuner.store.engine import Database, faults
+from tuner.store.engine import Database, faults, lacking
 from tuner.store.models import config, device, device_alias, environment, kernel, problem, run, trial, winner
 from tuner.store.records import Outcome, State
 from tuner.store.rows import TRIAL_JOINS, argv_of, config_of, joined, outcome_of, problem_of, read, value_of
@@ -123,6 +123,10 @@ class Listings:
     def _reading(self) -> Iterator[Connection]:
         with faults(self._database), self._engine.connect() as connection:
             yield connection
+
+    def lacks(self, noun: str) -> str:
+        """What is said where the database holds none of something, a "winner" for one, and what to type."""
+        return lacking(self._database, noun)
 
     def trials(self, asked: TrialFilter = TrialFilter(), *, limit: int | None = None) -> list[TrialRow]:
         """Trials, the newest first."""

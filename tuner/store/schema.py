@@ -20,7 +20,7 @@ from tuner.errors import SchemaError
 from tuner.lookup.database import REVISION
 from tuner.store import models
 from tuner.store.backup import backup_file
-from tuner.store.engine import Database, locate, opened, writing
+from tuner.store.engine import Database, lacking, locate, opened, writing
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -161,11 +161,10 @@ def refusal(found: str | None, database: Database) -> SchemaError:
     """The error for a database whose revision is not the head, with what to type; None is that of an empty one."""
     from tuner.version import __version__
 
-    typed = shlex.quote(database.label)
     if found is None:
-        return SchemaError(f"{database.label} is empty: `tuner run --db {typed}` fills it")
+        return SchemaError(lacking(database))
     if found in _known():
-        cure = f"run `tuner db upgrade --db {typed}`"
+        cure = f"run `tuner db upgrade --db {shlex.quote(database.label)}`"
         return SchemaError(f"{database.label} has schema {found}, this version needs {HEAD}: {cure}")
     return SchemaError(
         f"{database.label} has schema {found}, newer than the {HEAD} of this version ({__version__}):"

@@ -177,8 +177,8 @@ def _of_database(where: str, path: Path | None) -> Inspection:
         findings += [_finding(found.location, device.slug, fault) for fault in winners.faults]
         subjects += [Subject(found.location, each, ships=False) for each in _by_op(device, winners)]
     if not subjects:
-        expected = "one at least"
-        findings.append(Finding(Level.WARNING, "empty", found.location, "", "", "no winner", expected, "tuner run"))
+        expected, advice = "one at least", f"tuner run --db {shlex.quote(found.location)}"
+        findings.append(Finding(Level.WARNING, "empty", found.location, "", "", "no winner", expected, advice))
     return _result(found.location, "database", subjects, findings)
 
 
