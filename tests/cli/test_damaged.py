@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import sqlite3
@@ -60,6 +61,54 @@ def test_a_damaged_database_never_shows_a_traceback(script, tmp_path, make_datab
     shutil.copy(places["good"], places["bad"])
     with closing(sqlite3.connect(places["bad"])) as connection, connection:
         connection.executescript(script)
+    assert_told(places, capsys)
+
+
+@pytest.mark.parametrize("table", ["trial", "winner", "config"])
+def test_a_page_that_holds_anything_is_told_by_every_command_that_reads_it(
+    table, tmp_path, make_database, rows, toy, no_tables, capsys
+):
+    places = {"bad": tmp_path / "bad.db", "good": make_database(tmp_path / "good.db", *rows), "out": tmp_path / "out"}
+    with closing(sqlite3.connect(places["good"])) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    whole = places["good"].read_bytes()
+    places["bad"].write_bytes(whole[: (page - 1) * size] + b"\xa5" * size + whole[page * size :])
+    assert_told(places, capsys)
+    with pytest.raises(SystemExit):
+        main(["show", "trials" if table == "trial" else "winners", "--db", str(places["bad"])])
+    assert f"{places['bad']}: damaged: restore a backup" in capsys.readouterr().err
+
+
+def test_a_database_that_a_full_disk_keeps_from_being_read_is_named_with_what_to_do(
+    small_disk, make_database, rows, toy, run
+):
+    path = make_database(small_disk / "tuner.db", *rows)
+    other = small_disk / "other"
+    with other.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    code, out, error = run("show", "winners", "--db", path)
+    assert (code, out, error.count("\n")) == (1, "", 1)
+    assert error.startswith(f"tuner: {path}: the disk could not be read or written: ")
+    assert "if it is full make room" in error
+    other.unlink()
+    assert run("show", "winners", "--db", path)[0] == 0
+
+
+def test_a_database_whose_disk_cannot_be_read_is_named_with_what_to_do(tmp_path, run):
+    path = tmp_path / "tuner.db"
+    path.symlink_to("/proc/self/mem")  # a regular file, of which nobody can read the first page
+    for command in ("show winners", "export out", "db check", "report --out report.html"):
+        code, out, error = run(*command.split(), "--db", path)
+        assert (code, out) == (1, ""), command
+        assert error == f"tuner: {path}: Input/output error: name another with --db or $TUNER_DB\n"
+    code, out, error = run("diff", path, path)
+    assert (code, out, error) == (2, "", f"tuner: cannot read {path}: Input/output error: name another\n")
+
+
+def assert_told(places, capsys):
+    """Every command has an answer, or one line that names the damaged database, and one of them has such a line."""
     named = False
     for command in COMMANDS:
         with pytest.raises(SystemExit) as ended:

@@ -268,6 +268,15 @@ def test_a_file_that_is_no_database_is_one_clear_error_and_stays_as_it_is(tmp_pa
     assert files(tmp_path) == ["odd.db"]
 
 
+def test_a_database_whose_disk_cannot_be_read_is_one_clear_error(tmp_path):
+    path = tmp_path / "tuner.db"
+    path.symlink_to("/proc/self/mem")  # a regular file, of which nobody can read the first page
+    with pytest.raises(
+        TableError, match=rf"^cannot read the database {path}: .*: look at its disk and permissions, or"
+    ):
+        database.read_winners(path, SLUG)
+
+
 def test_a_truncated_database_is_one_clear_error(tuned):
     tuned.write_bytes(tuned.read_bytes()[: 4096 * 3])
     with pytest.raises(TableError, match=r"cannot read the database .*: damaged: restore a backup"):

@@ -230,7 +230,10 @@ def _read(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
                 return answer
         return _query(path, "mode=ro", query)  # it is being written all the time: its log is there to stay
     except (OSError, sqlite3.OperationalError) as e:
-        raise TableError(f"cannot read the database {path}: {e}") from e
+        why = getattr(e, "strerror", None) or e
+        raise TableError(
+            f"cannot read the database {path}: {why}: look at its disk and permissions, or name another"
+        ) from e
     except (sqlite3.Error, UnicodeDecodeError) as e:  # the last where SQLite's own message cites damaged bytes
         raise TableError(f"cannot read the database {path}: {DAMAGED} ({e})") from e
 

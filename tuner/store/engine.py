@@ -38,8 +38,10 @@ _MEANINGS = {
     "file is not a database": f"not a SQLite database: {ANOTHER}",
     "malformed": DAMAGED,
     "Could not decode": DAMAGED,
-    "database or disk is full": "the disk is full: nothing of this was written; make room, then type the command again",
-    "disk I/O error": "the disk could not be read or written: nothing of this was written",
+    "database or disk is full": "the disk is full: nothing of this was written; there, or in $TMPDIR where SQLite "
+    "sorts what it reads, make room, then type the command again",
+    "disk I/O error": "the disk could not be read or written: nothing of this was written; if it is full make room, "
+    "which reading takes too, else restore a backup",
     "readonly database": f"not writable: check its permissions and its folder's, or {ANOTHER}",
     "unable to open": f"could not be opened: check its permissions and its folder's, or {ANOTHER}",
 }

@@ -183,7 +183,7 @@ def load(where: str, warn: Callable[[str], object]) -> list[Table]:
     try:
         is_database = database.is_database(path)
     except OSError as e:
-        raise TableError(f"cannot read {path}: {e.strerror}") from e
+        raise TableError(f"cannot read {path}: {e.strerror}: name another") from e
     return _of_database(where) if is_database else [_load(path, warn)]
 
 
