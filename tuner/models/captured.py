@@ -28,7 +28,7 @@ _TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
 """The types of a Product's fields."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ADVICE = "move it away, and record again"
-_SEAL = "# Digest {}; once this file is edited, nothing writes it again.\n"
+_DIGEST_LINE = "# Digest {}; once this file is edited, nothing writes it again.\n"
 """The first line of a suite; the digest is that of the lines below."""
 _log = logging.getLogger(__name__)
 
@@ -145,15 +145,15 @@ def _keeps_edited(folder: Path) -> bool:
     if not path.exists():
         return False
     first, end, rest = files.read_bytes(path, "suite", error=SuiteError).partition(b"\n")
-    if first + end == _seal(rest).encode():
+    if first + end == _digest_line(rest).encode():
         return False
     away = shlex.join(["mv", str(path), str(path.with_name("edited.csv"))])
     _log.warning("%s was edited, so it stays without what was recorded since: to have it written anew: %s", path, away)
     return True
 
 
-def _seal(text: bytes) -> str:
-    return _SEAL.format(hashlib.sha256(text).hexdigest()[:16])
+def _digest_line(text: bytes) -> str:
+    return _DIGEST_LINE.format(hashlib.sha256(text).hexdigest()[:16])
 
 
 def _has_more(folder: Path) -> bool:
@@ -228,4 +228,4 @@ def _text(captured: Captured) -> str:
             f"Left out: {captured.left_out} calls of products that no problem describes, or of too many families."
         )
     text = dumps(captured.lines(), *remarks)
-    return _seal(text.encode()) + text
+    return _digest_line(text.encode()) + text
