@@ -21,6 +21,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem, distance, generic_key
 from tuner.problem import text as problem_text
+from tuner.sweep import verify
 from tuner.tuned import accuracy
 from tuner.tuned.triton_configs import ConfigList
 
@@ -175,6 +176,10 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
         ),
         ({"reset_to_zero": "out"}, "add: reset_to_zero names 'o', which is no argument of the kernel: it has x_ptr"),
         ({"version": "2"}, "version must be a whole number from 1 on, got '2'"),
+        *(
+            ({"tolerance": value}, f"tolerance must be a number from 0 on, got {value!r}")
+            for value in (-1, float("nan"), float("inf"), "0.1", True)
+        ),
         ({"name": "my add"}, "'my add' is no name of an op: expected letters, digits, '_', and single '-' between"),
     ],
 )
@@ -429,6 +434,14 @@ def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_
     output = expected.clone()
     output[7] += torch.tensor(off * 100).to(dtype)
     assert (accuracy.error_ratio(output, expected) <= 1) is right
+
+
+def test_a_whole_number_that_is_wrong_is_told_from_one_that_nobody_wrote():
+    found = verify.Check(accuracy.error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])), False, 1.0, "what is right")
+    assert found.failure.startswith("error 1.")
+    nobody_wrote = torch.full((2,), torch.nan)
+    found = verify.Check(accuracy.error_ratio(nobody_wrote, torch.ones(2), tolerance=0), False, 1.0)
+    assert found.failure.startswith("left elements unwritten")
 
 
 def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_not():

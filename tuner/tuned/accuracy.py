@@ -39,7 +39,11 @@ def significant_bits(dtype: Any) -> int:
 
 
 def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> float:
-    """Return an output's error as a share of the accepted error: above 1, the output is wrong."""
+    """Return an output's error as a share of the accepted error: above 1, the output is wrong.
+
+    It is infinite where an element is NaN or infinite and should not be. Where no error is accepted, as of whole
+    numbers, it is 1 more than the error.
+    """
     import torch
 
     limit = accepted(output.dtype) if tolerance is None else tolerance
@@ -52,7 +56,7 @@ def error_ratio(output: Any, expected: Any, tolerance: float | None = None) -> f
         same = (got == want) | (torch.isnan(got) & torch.isnan(want))
         error = ((got - want).abs() / (want.abs() + size)).masked_fill(same, 0.0)
         worst = max(worst, float(error.nan_to_num(nan=math.inf, posinf=math.inf).max()))
-    return worst / limit if limit else (math.inf if worst else 0.0)
+    return worst / limit if limit else (1 + worst if worst else 0.0)
 
 
 def _root_mean_square(tensor: Any) -> float:

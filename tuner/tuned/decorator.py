@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from tuner.errors import UsageError
@@ -70,6 +72,8 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
+    if tolerance is not None and not _is_error(tolerance):
+        raise UsageError(f"tolerance must be a number from 0 on, got {tolerance!r}")
     module = sys._getframe(1).f_globals.get("__name__")
     _let_heuristics_take_inputs()
 
@@ -102,6 +106,11 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         return kernel
 
     return decorate
+
+
+def _is_error(tolerance: Any) -> bool:
+    is_number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
+    return is_number and bool(0 <= tolerance < math.inf)
 
 
 def _let_heuristics_take_inputs() -> None:
