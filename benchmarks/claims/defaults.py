@@ -6,8 +6,9 @@ The trials are those from which the tables were made that come with triton-tuner
 those named: merged-h200.db.xz has all configs of `merged_linear` for benchmarks/suites/merged.csv. The calibration was
 fitted on them too, so these figures do not say what the formula loses on weights that it never saw:
 benchmarks/claims/unseen.py and benchmarks/fit/calibrate.py do. They say what a kernel's default brings: with --without
-the default is that of the other kernels. A search tries few configs, so the fastest on record is not the fastest there
-is; and where today's default was never tried, the problem is left out and counted. Needs no GPU.
+the default is that of the other kernels. But scattered-fp8-h200.db.xz, of random problems, no forest was fitted on. A
+search tries few configs, so the fastest on record is not the fastest there is; and where today's default was never
+tried, the problem is left out and counted. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernels.cost import calibration
+from tuner.problem import dtype
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -29,8 +31,7 @@ from recorded import database
 
 DATA = Path(__file__).parents[1] / "data"
 CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
-KINDS = {"16 bits": "none", "scales of blocks": "block"}
-"""The problems' scaling."""
+KINDS = ("16 bits", "fp8", "fp8, scales of rows", "scales of blocks")
 ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256), (257, 4096))
 
 
@@ -45,8 +46,8 @@ def main() -> None:
     with serving_without(args.without):
         for device, trials in (database(DATA / file) for file in args.data):
             of_op = {problem: times for problem, times in trials.items() if is_counted(problem, device, args.op)}
-            for name, scaling in KINDS.items():
-                if some := {problem: times for problem, times in of_op.items() if problem.scaling == scaling}:
+            for name in KINDS:
+                if some := {problem: times for problem, times in of_op.items() if kind_of(problem) == name}:
                     found[f"{device.slug}, {name}"] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():
@@ -55,8 +56,18 @@ def main() -> None:
 
 
 def is_counted(problem: Problem, device: Device, op: str) -> bool:
-    """Whether a problem is the op's; of products those alone of which the calibration says something."""
-    return problem.op == op and (op != "matmul" or calibration.is_alike(problem, device))
+    """Whether a problem is the op's; of products fp8, and those of which the calibration says something."""
+    is_known = op != "matmul" or kind_of(problem).startswith("fp8") or calibration.is_alike(problem, device)
+    return problem.op == op and is_known
+
+
+def kind_of(problem: Problem) -> str:
+    """Which of `KINDS` a problem is of; "" for another."""
+    if problem.scaling == "block":
+        return "scales of blocks"
+    if dtype.is_fp8(problem.a_dtype):
+        return {"none": "fp8", "row": "fp8, scales of rows"}.get(problem.scaling, "")
+    return "16 bits" if problem.scaling == "none" else ""
 
 
 def serving_without(kernel: str | None) -> Any:
@@ -81,10 +92,12 @@ def losses(times: dict[Problem, dict[Config, float]], device: Device) -> dict[st
             for problem, config in defaults.items()
             if config in times[problem]
         }
+        counts = {"problems": len(over), "default_never_tried": len(some) - len(over)}
+        found[f"{first} to {last} rows"] = counts
+        if not over:
+            continue
         worst = max(over, key=over.__getitem__)
-        found[f"{first} to {last} rows"] = {
-            "problems": len(over),
-            "default_never_tried": len(some) - len(over),
+        found[f"{first} to {last} rows"] = counts | {
             "geomean": round(record.geomean(over.values()), 4),
             "worst": round(over[worst], 3),
             "at": f"{worst.m}x{worst.n}x{worst.k}",

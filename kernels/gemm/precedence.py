@@ -35,17 +35,30 @@ def _two_rows(problem: Problem, device: Device) -> bool:
     """Match one or two rows of A. With more, the sums of `gemv` fill the registers.
 
     Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `gemv` took 1.9 times as long as the
-    best config, and that of `swap_ab` 1.3 times.
+    best config, and that of `swap_ab` 1.3 times. On Hopper it is never the fastest for fp8, which takes longer to
+    convert than to read: of two rows its best config took 1.3 to 1.6 times as long as the fastest, its default 2.4 to
+    3.7 times (benchmarks/data/scattered-fp8-h200.db.xz).
     """
-    return problem.m <= 2 and not calibration.applies_to_streams(problem, device)
+    slow = dtype.is_fp8(problem.a_dtype) and problem.layout == "nt" and device.features.wgmma
+    return problem.m <= 2 and not slow and not calibration.applies_to_streams(problem, device)
 
 
 def _one_calibrated_row(problem: Problem, device: Device) -> bool:
     return problem.m == 1 and calibration.applies_to_streams(problem, device)
 
 
-def _is_few_wide_rows(problem: Problem) -> bool:
-    return problem.m <= _SWAPPED_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2
+def _is_calibrated_fp8(problem: Problem, device: Device) -> bool:
+    is_fp8 = dtype.is_fp8(problem.a_dtype) and problem.scaling != "block"
+    return is_fp8 and calibration.applies(problem, device)
+
+
+def _are_compared(problem: Problem, device: Device) -> bool:
+    """Match operands whose kernels for few rows are all compared: of 16 bits, and fp8 where the calibration speaks."""
+    return dtype.ITEMSIZE[problem.a_dtype] == 2 or _is_calibrated_fp8(problem, device)
+
+
+def _is_few_wide_rows(problem: Problem, device: Device) -> bool:
+    return problem.m <= _SWAPPED_ROWS and _are_compared(problem, device)
 
 
 def _splits_pay(problem: Problem, device: Device) -> bool:
@@ -60,16 +73,16 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
     return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
-def _specialized_rows(problem: Problem, device: Device) -> bool:  # noqa: ARG001
+def _specialized_rows(problem: Problem, device: Device) -> bool:
     """Match more than 128 rows, of 16-bit operands more than 256, without scales of blocks.
 
     With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """
-    return problem.scaling != "block" and problem.m > 128 and not _is_few_wide_rows(problem)
+    return problem.scaling != "block" and problem.m > 128 and not _is_few_wide_rows(problem, device)
 
 
-def _specialized_few_rows(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    return _is_few_wide_rows(problem)
+def _specialized_few_rows(problem: Problem, device: Device) -> bool:
+    return _is_few_wide_rows(problem, device)
 
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
@@ -91,8 +104,8 @@ def _filled_by_any_height(problem: Problem, device: Device) -> bool:
 
 
 def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:
-    """Match up to 128 rows of fp8 whose tiles of `any_height` all run at once; source: the same results."""
-    few = problem.m <= 128 and dtype.is_fp8(problem.a_dtype)
+    """Match few rows of fp8 whose tiles of `any_height` all run at once; source: the same results."""
+    few = problem.m <= _SWAPPED_ROWS and dtype.is_fp8(problem.a_dtype)
     return few and bool(any_height_space.tiles_at_once(problem, device))
 
 
@@ -116,7 +129,7 @@ def one_wave(problem: Problem, device: Device) -> bool:
     Source: benchmarks/results/calibration.json, "without tma and split_k".
     """
     known = _specialized_rows(problem, device) and calibration.applies(problem, device)
-    return known and _tiles(problem) <= device.sm_count
+    return known and dtype.ITEMSIZE[problem.a_dtype] == 2 and _tiles(problem) <= device.sm_count
 
 
 def half_a_wave(problem: Problem, device: Device) -> bool:
@@ -134,18 +147,22 @@ def _few_rows_filled_by_any_width(problem: Problem, device: Device) -> bool:
     Source: benchmarks/results/any-m-h200.json, where the defaults of the others at 195 to 254 rows of 28672x4096 lose
     6 to 14%: its estimate is less there, and nowhere where they lose nothing.
     """
-    return _is_few_wide_rows(problem) and any_width_space.fills_waves(problem, device)
+    return _is_few_wide_rows(problem, device) and any_width_space.fills_waves(problem, device)
 
 
 def _swapped(problem: Problem, device: Device) -> bool:
-    """Match up to 128 rows (any number for 16 bits on Hopper) if wgmma or tcgen05 takes operands loaded by TMA."""
+    """Match up to 128 rows if wgmma or tcgen05 takes operands loaded by TMA; on Hopper any that `_are_compared`."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
-    few = problem.m <= 128 or (device.features.wgmma and dtype.ITEMSIZE[problem.a_dtype] == 2)
+    few = problem.m <= 128 or (device.features.wgmma and _are_compared(problem, device))
     return by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device)
 
 
 def _few_rows_of_16_bits(problem: Problem, device: Device) -> bool:  # noqa: ARG001
-    return problem.m <= CLUSTER_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2
+    return problem.m <= _SWAPPED_ROWS and dtype.ITEMSIZE[problem.a_dtype] == 2
+
+
+def _few_rows_of_clusters(problem: Problem, device: Device) -> bool:
+    return problem.m <= CLUSTER_ROWS and _are_compared(problem, device)
 
 
 def _few_tiles(problem: Problem, device: Device) -> bool:
@@ -193,7 +210,7 @@ TABLE = (
     Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "any_height", _few_rows_of_fp8),
     Line(4, "swap_ab", _swapped),
-    Line(4, "cluster_k", _few_rows_of_16_bits),
+    Line(4, "cluster_k", _few_rows_of_clusters),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),
     Line(2, "persistent_tma", _second_tiles),

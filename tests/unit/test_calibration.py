@@ -51,12 +51,48 @@ def model_us(config: Config, problem: Problem) -> float:
 
 @pytest.mark.parametrize(
     "problem",
-    [linear(72, 6144, 4096, dtype="e4m3"), linear(72, 6144, 4100), linear(72, 6144, 4096, out_dtype="fp32")],
-    ids=["8 bits", "odd rows", "wide sums"],
+    [
+        linear(72, 6144, 4096, dtype="i8"),
+        linear(72, 6144, 4096, dtype="e4m3", fast_accum=False),
+        linear(72, 6144, 4096, dtype="e4m3", out_dtype="fp32"),
+        linear(72, 6144, 4100),
+        linear(72, 6144, 4096, out_dtype="fp32"),
+    ],
+    ids=["int8", "fp8 added in registers", "wide sums of fp8", "odd rows", "wide sums"],
 )
 def test_what_no_trial_speaks_of_keeps_the_cost_model_s_estimate(problem):
     assert not calibration.applies(problem, H200)
     assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) == model_us(SWAPPED, problem)
+
+
+@pytest.mark.parametrize("scaling", ["none", "scalar", "row"])
+def test_fp8_is_corrected_by_what_is_known_of_16_bits(scaling):
+    problem = linear(72, 6144, 4096, dtype="e4m3", scaling=scaling)
+    assert calibration.applies(problem, H200)
+    assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) != model_us(SWAPPED, problem)
+
+
+EIGHT_BITS = {
+    (2, 4096, 12288): "cluster_k",
+    (1, 8704, 1792): "swap_ab",
+    (13, 7296, 18816): "swap_ab",
+    (144, 5056, 23040): "swap_ab",
+}
+"""Shapes of e4m3, and the kernel of the fastest of some hundred trials (data/scattered-fp8-h200.db.xz)."""
+
+
+@pytest.mark.parametrize("shape", EIGHT_BITS, ids=str)
+def test_defaults_of_fp8_are_by_kernels_that_were_the_fastest(shape):
+    scaling = "row" if shape[0] == 13 else "none"
+    assert registry.default_config(linear(*shape, dtype="e4m3", scaling=scaling), H200).kernel == EIGHT_BITS[shape]
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_few_rows_of_fp8_are_not_converted_one_element_after_the_other_on_hopper(m):
+    fp8 = [linear(m, 4096, 4096, dtype="e4m3", **named) for named in ({}, {"fast_accum": False}, {"out_dtype": "fp32"})]
+    assert "gemv" not in {registry.default_config(problem, H200).kernel for problem in fp8}
+    assert registry.default_config(fp8[0], KNOWN["sm_89"]).kernel == "gemv"
+    assert registry.default_config(linear(1, 28672, 4096), H200).kernel == "gemv"
 
 
 def test_another_architecture_keeps_the_cost_model_s_estimate():
@@ -211,9 +247,10 @@ BY_THEMSELVES = ("any_height", "ping_pong", "any_height_ping_pong")
 """Kernels with a model of their own: `any_height` for few rows, and those whose warpgroups take turns."""
 
 
-def test_every_kernel_that_the_formula_weighs_has_a_forest():
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_every_kernel_that_the_formula_weighs_has_a_forest(dtype):
     for m, n, precedence in ((1, 6144, 4), (16, 6144, 4), (72, 6144, 4), (256, 6144, 4), (512, 576, 5), (999, 6144, 5)):
-        problem = linear(m, n, 4096)
+        problem = linear(m, n, 4096, dtype=dtype)
         for spec in registry.serving(problem, H200):
             if spec.precedence(problem, H200) == precedence and spec.name not in BY_THEMSELVES:
                 config = spec.default_config(problem, H200)

@@ -13,7 +13,7 @@ from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
 from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
-from tuner.problem import Problem, dtype
+from tuner.problem import Problem
 
 NAME = "any_height"
 HEIGHTS = (*range(64, 257, 8),)
@@ -35,8 +35,6 @@ _CAUTION = 1.02
 
 Of 962 problems that no constant was fitted to, 66 have other defaults for it, which take 0.990 of the others' time; the
 least is 0.87, the most 1.07 (decision 152)."""
-_FP8_PACE = 1.056
-"""How many times as long fp8 takes as the model says, whose constants are of bfloat16 (results/any-height-fit.json)."""
 _DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
@@ -62,8 +60,7 @@ def deepest(config: Config, problem: Problem, device: Device) -> Config:
 
 def own_estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes by the model of this kernel's own, microseconds; tiles in groups have another."""
-    factor = _CAUTION * (_FP8_PACE if dtype.is_fp8(problem.a_dtype) else 1)
-    return factor * modelled_us(as_computed(config), exchanged(problem), device, CONSTANTS)
+    return _CAUTION * modelled_us(as_computed(config), exchanged(problem), device, CONSTANTS)
 
 
 @functools.lru_cache(maxsize=4096)
