@@ -77,6 +77,8 @@ class AnyRowsPlan:
         if rows is None or seen.temporaries or seen.count is not None or len({*map(id, given)}) < len(given):
             return []  # memory for another M, another M's count, and a guard refuses the same tensor twice
         m, own = rows.shape[0], seen.launch_range
+        if own is None and seen.ahead is None:
+            return []
         like, columns = result.new_empty(0), result.shape[-1]
         guards = {rows.shape[1:]: make_guard((rows, *given[1:]), None, any_rows=True)}
         made = []
