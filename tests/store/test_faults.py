@@ -186,6 +186,39 @@ def test_a_file_that_goes_away_while_it_is_written_is_one_line(store, database, 
             assert other.count_trials() == 0
 
 
+def test_a_copy_in_the_place_of_a_deleted_file_holds_its_own_rows_once_the_advice_is_followed(
+    store, database, run, device, environment, make_trial
+):
+    fleet = database.with_name("fleet.db")
+    with Store.open(str(fleet)) as other:
+        theirs = other.begin_run(device, environment, argv=["tuner", "run"], host="node2")
+        other.record(theirs, [make_trial(block) for block in (16, 32, 64)])
+    store.record(run, [make_trial(16)])
+    database.unlink()
+    with pytest.raises(StoreError, match="move it back, or type `rm ") as raised:
+        store.record(run, [make_trial(32)])
+    store.close()
+    assert database.with_name(f"{database.name}-wal").stat().st_size > 0
+    subprocess.run(str(raised.value).split("`")[1], shell=True, check=True)
+    shutil.copy(fleet, database)
+    with Store.open(str(database), read_only=True) as other:
+        assert other.count_trials() == 3
+
+
+def test_the_log_of_a_database_that_took_the_place_is_not_called_one_to_remove(
+    store, database, run, device, environment, make_trial
+):
+    store.record(run, [make_trial(16)])
+    for file in database.parent.glob(f"{database.name}*"):
+        file.unlink()
+    with Store.open(str(database)) as other:
+        other.begin_run(device, environment, argv=["tuner", "run"], host="node2")
+        assert database.with_name(f"{database.name}-wal").exists()
+        with pytest.raises(StoreError, match="there: put a copy back or name another with --db"):
+            store.record(run, [make_trial(32)])
+        assert other.count_trials() == 0
+
+
 def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
     for use in (lambda path: Store.open(path, read_only=True), health.check, health.current):
         with pytest.raises(StoreError, match=r"no database at .*tuner\.db: `tuner run` makes one"):

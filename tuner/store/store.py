@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -63,6 +65,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         """Use an engine whose database is at the head; `Store.open` makes sure of that."""
         super().__init__(engine, database)
         self._file = None if database.path is None else file_id(database.path)
+        self._log: tuple[int, int] | None = None
         self._keys = Keys()
         self._outage: OutageBuffer | None = None
         self._alone = False
@@ -371,8 +374,19 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     def _check_file(self) -> None:
         """Raise where the file is not the one that was opened: SQLite would write on into one that nobody finds."""
-        if self._database.path is not None and file_id(self._database.path) != self._file:
-            raise StoreError(
-                f"{self.location} was deleted or replaced by another file while this wrote to it, and what it held is"
-                " lost there: put a copy back or name another with --db, then type the same command again"
-            )
+        if self._database.path is None:
+            return
+        path = Path(os.path.realpath(self._database.path))  # SQLite's other files lie beside the file itself
+        log, index = (path.with_name(path.name + ending) for ending in ("-wal", "-shm"))
+        if file_id(path) == self._file:
+            self._log = file_id(log)
+            return
+        # Nothing is removed here: a file that was only moved needs its log, and whoever opened another may use it.
+        copied = "put a copy back"
+        if self._log is not None and file_id(log) == self._log:
+            remove = shlex.join(["rm", str(log), str(index)])
+            copied = f"move it back, or type `{remove}`, whose rows SQLite would mix into a copy, and put a copy back,"
+        raise StoreError(
+            f"{self.location} was deleted or replaced by another file while this wrote to it, and what it held is lost"
+            f" there: {copied} or name another with --db, then type the same command again"
+        )
