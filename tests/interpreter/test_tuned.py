@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import sqlite3
+import subprocess
 import sys
 import uuid
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.lookup import misses
 from tuner.problem import Problem
+from tuner.store.store import RunStatus, Store
 from tuner.sweep import gpu_lock
 from tuner.tuned import on_miss
 
@@ -227,6 +229,46 @@ def test_tune_on_miss_measures_copies_once_and_the_next_process_looks_it_up(data
     kernel.cache.clear()
     assert call(kernel, 300) == first
     assert caplog.records == []
+
+
+STORING = """
+import sys
+import torch, triton, triton.language as tl
+import tuner
+
+@tuner.tuned([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64})], ["N"], name="stored", tune_on_miss=True)
+@triton.jit
+def stored(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < N), mask=at < N)
+
+print("ready", flush=True)
+sys.stdin.readline()
+for size in range(int(sys.argv[1]), int(sys.argv[1]) + 6):
+    stored[(triton.cdiv(size, 16),)](torch.ones(size), torch.zeros(size), size)
+"""
+
+
+def test_processes_that_tune_on_a_miss_at_once_and_beside_a_run_store_every_winner_and_trial(database, tmp_path):
+    (tmp_path / "storing.py").write_text(STORING)
+    command = [sys.executable, "storing.py"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with contextlib.ExitStack() as held:
+        started = [
+            held.enter_context(subprocess.Popen([*command, str(first)], **pipes, cwd=tmp_path, text=True))
+            for first in (17, 33, 49)
+        ]
+        assert [process.stdout.readline() for process in started] == ["ready\n"] * 3
+        store = held.enter_context(Store.open(str(database)))
+        held.enter_context(store.sole_writer())  # as a run does for as long as it takes
+        for process in started:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=100)[1] for process in started]
+        assert [process.returncode for process in started] == [0] * 3, told
+        assert "serves this process alone" not in "".join(told)
+        assert (len(store.winners()), store.count_trials()) == (18, 36)
+        assert {run.status for run in store.runs()} == {RunStatus.DONE}
 
 
 def test_tune_on_miss_does_not_wait_for_a_card_that_another_process_measures_on(database, caplog, monkeypatch):

@@ -143,11 +143,11 @@ def _keep(job: Job, verdict: Verdict, trials: list[Trial], environment: Environm
     from tuner.store.store import RunStatus, Store
 
     try:
-        with Store.open(None) as store, store.sole_writer():
+        # In one transaction no other writer sees a run that has begun, so that a sweep may hold the file meanwhile.
+        with Store.open(None) as store, store.in_one_transaction():
             run = store.begin_run(job.device, environment, argv=["tune_on_miss"], host=platform.node())
-            with store.ending_if_raised(run):
-                store.record(run, trials)
-                store.decide(run, job.problem, job.version(verdict.config), verdict)
+            store.record(run, trials)
+            store.decide(run, job.problem, job.version(verdict.config), verdict)
             store.end_run(run, RunStatus.DONE)
     except StoreError as e:
         _log.warning("the winner of %s serves this process alone: %s", job.problem, e)
