@@ -18,7 +18,7 @@ import pytest
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.problem import Problem
-from tuner.store.store import Store
+from tuner.store.store import RunStatus, Store
 from tuner.version import __version__
 
 pytest.importorskip("torch", reason="kernels need torch")
@@ -120,15 +120,21 @@ def test_an_interrupt_shows_and_keeps_the_rows_that_are_done(long_table, stopped
         assert connection.execute("SELECT n FROM winner JOIN problem USING (problem_id)").fetchall() == [(16,)]
 
 
-def test_a_database_that_another_run_writes_by_then_costs_no_report(tmp_path, make_row, make_table):
+def test_figures_are_kept_beside_a_run_and_a_race_is_refused_before_anything_is_played(tmp_path, make_row, make_table):
     spec = registry.find("matmul", "tma")
     config = spec.default_config(Problem(16, 16, 16, dtype="float32"), INTERPRETER)
     row = make_row(16, 16, 16, dtype="float32", config=config, version=spec.version)
     path = make_table(replace(row, vs_default=None, vs_vendor=0.0001), device=INTERPRETER).write(tmp_path)
     with Store.open(tmp_path / "kept.db") as store, store.sole_writer():
+        refused = retime(path, "--db", tmp_path / "kept.db", "--race", cwd=tmp_path)
+        assert store.winners() == []
         done = retime(path, "--db", tmp_path / "kept.db", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "the row holds\n")
-    assert "kept.db" in done.stderr.splitlines()[-1]
+        assert [winner.problem for winner in store.winners()] == [row.problem]
+        assert [run.status for run in store.runs()] == [RunStatus.DONE]
+    assert (done.returncode, done.stdout) == (0, "the row holds\n"), done.stderr
+    assert (refused.returncode, refused.stdout) == (1, "")
+    (said,) = refused.stderr.splitlines()
+    assert said.startswith("tuner: another `tuner run` or `tuner merge` is writing to ")
 
 
 def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make_table, no_tables):

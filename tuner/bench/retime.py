@@ -118,14 +118,15 @@ def _is_adopted(op: str) -> bool:
 def keep(store: Store, played: Sequence[Retimed], runner: PairedRunner, argv: Sequence[str]) -> int:
     """Store what was measured as winners of the installed versions, except where these have a winner already.
 
+    That is one transaction, so that a sweep may hold the file meanwhile.
+
     Returns:
         How many are new.
     """
     assert runner.environment is not None
-    with store.sole_writer():
+    with store.in_one_transaction():
         run = store.begin_run(runner.device, runner.environment, argv=argv, host=platform.node())
-        with store.ending_if_raised(run):
-            kept = sum(_decide(store, run, one) for one in played)
+        kept = sum(_decide(store, run, one) for one in played)
         store.end_run(run, RunStatus.DONE)
     return kept
 

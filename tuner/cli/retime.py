@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def retime(
     source = sources.named(place)
     gpu = options.gpu_of(device, "retime")
     if db is not None:
-        _check(db)
+        _check(db, race=race)
     with PairedRunner(gpu) as runner:
         rows = rows_of(source, runner.device, sample)
         if not rows:
@@ -120,12 +121,15 @@ def _play(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> tuple
     return sorted(played, key=lambda one: places[one.row.problem]), ended
 
 
-def _check(db: str) -> None:
-    """Raise, before anything is played, where the figures could not be kept; make the database where it is missing."""
+def _check(db: str, *, race: bool) -> None:
+    """Raise, before anything is played, where the figures could not be kept, or rows could not be raced.
+
+    A database that is missing is made.
+    """
     from tuner.store import health
     from tuner.store.store import Store
 
-    with Store.open(db):
+    with Store.open(db) as store, store.sole_writer() if race else contextlib.nullcontext():
         pass
     health.try_writing(db)
 
