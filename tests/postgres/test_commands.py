@@ -221,8 +221,10 @@ def test_what_reads_at_run_time_says_to_export_first(on_server, tuner, caplog, m
         last = err.splitlines()[-1]
         assert last.startswith("tuner: postgresql://")
         assert "tuner export DIR --db" in last
-    code, _, err = tuner(f"verify --regret {on_server}")
-    assert (code, err.count("\n")) == (1, 1)
+    for command in ("verify --regret", "verify --invariance", "retime --device interpreter", "warm --device sm_90"):
+        code, _, err = tuner(f"{command} {on_server}")
+        assert (code, err.count("\n")) == (1, 1)
+        assert "tuner export DIR --db URL, then name DIR instead" in err
     code, _, err = tuner(f"export {tmp_path}/out --format sqlite --db {on_server}")
     assert (code, err.count("\n")) == (2, 1)
     monkeypatch.setenv("TUNER_DB", on_server)

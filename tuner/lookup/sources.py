@@ -289,7 +289,7 @@ def _reader() -> ModuleType:
 def _on_server(location: str) -> TableError:
     return TableError(
         f"{_without_password(location)} is not read at run time, only SQLite files are: tuner export DIR --db URL,"
-        f" then {VARIABLE}=DIR"
+        f" then name DIR instead, or {VARIABLE}=DIR"
     )
 
 
