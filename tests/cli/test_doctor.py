@@ -191,5 +191,24 @@ def test_a_driver_that_hangs_is_given_up_on():
 
 def test_a_process_that_dies_on_import_is_told(monkeypatch, tmp_path):
     (tmp_path / "torch.py").write_text("import os; os.abort()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     assert "ended with -6" in machine.probe()["error"]
+
+
+def test_what_lies_in_the_current_folder_is_not_taken_for_installed(tmp_path, monkeypatch):
+    """As for `tuner run` of a shell's `tuner`, whose path begins with the folder of that program."""
+    pytest.importorskip("triton", reason="Triton is not installed: no machine without it is healthy")
+    (tmp_path / "triton.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "mine-1.dist-info").mkdir()
+    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1\n")
+    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[tuner.kernels]\nmine = mine:dbl\n")
+    (tmp_path / "mine.py").write_text("raise RuntimeError('nor this')\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "begin.py").write_text("from tuner.__main__ import main\nmain()\n")
+    command = [sys.executable, tmp_path / "bin" / "begin.py"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
+    found = subprocess.run([*command, "doctor", "--json"], check=False, **options)
+    findings = json.loads(found.stdout)["findings"]
+    assert [each for each in findings if each["status"] == "wrong" or "mine" in each["found"]] == []
+    refused = subprocess.run([*command, "run", "--kernel", "mine", "--problem", "N=16"], check=False, **options)
+    assert (refused.returncode, "no installed kernel is called" in refused.stderr) == (2, True), refused.stderr

@@ -82,10 +82,14 @@ def check_machine() -> list[Diagnosis]:
 
 
 def probe(timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
-    """Return what a child process finds when it imports everything; {"error": reason} when it dies or hangs."""
+    """Return what a child process finds when it imports everything; {"error": reason} when it dies or hangs.
+
+    It looks where this process does, and so where every command does: by `-m` or `-c` alone in the current folder, too.
+    """
+    begin = f"import sys; sys.path[:] = {sys.path!a}; from tuner.cli import doctor_probe; doctor_probe.main()"
     try:
         child = subprocess.run(
-            [sys.executable, "-m", "tuner.cli.doctor_probe"],
+            [sys.executable, "-c", begin],
             capture_output=True,
             text=True,
             errors="replace",

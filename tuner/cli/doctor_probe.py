@@ -53,7 +53,3 @@ def _kernel(point: Any) -> dict[str, Any]:
         return {"specs": [f"{spec.op}/{spec.name} version {spec.version}" for spec in specs]}
 
     return {"name": point.name, "value": point.value, **_try(load)}
-
-
-if __name__ == "__main__":
-    main()
