@@ -240,6 +240,7 @@ def test_what_is_no_database_with_trials_is_one_line_and_no_file(run, tmp_path, 
         (["--out", "folder"], 1, "folder is a folder: name a file in it, folder/report.html for instance"),
         (["--out", "tuner.db"], 2, "--out tuner.db is what the report reads: name another file"),
         (["--out", "old.db"], 2, "--out old.db is there and is no HTML: name another file, report.html for instance"),
+        (["--out", "link.html"], 2, "suite.csv, which is no HTML: name another file, report.html for instance"),
         (["--against", "old.db", "--out", "old.db"], 2, "--out old.db is what the report reads"),
         (["--out", ""], 2, "it is empty: expected a name"),
         (["--device", "h100"], 2, "no device 'h100' in tuner.db: known are nvidia-h200-sm90-132"),
@@ -258,6 +259,8 @@ def test_bad_input_is_one_line_and_leaves_every_file(
     Path("tuner.db").write_bytes(database.read_bytes())
     Path("link.db").symlink_to("tuner.db")
     make_database(Path("old.db"))
+    Path("suite.csv").write_text("m,n,k\n16,16,16\n")
+    Path("link.html").symlink_to("suite.csv")
     with Store.open("no_winners.db"):
         pass
     Path("folder").mkdir()

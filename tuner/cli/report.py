@@ -68,8 +68,10 @@ def _check_out(out: Path, db: str | None, against: str | None) -> None:
         raise TunerError(f"{out} is a folder: name a file in it, {out / 'report.html'} for instance")
     if not out.parent.is_dir():
         raise TunerError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
-    if out.is_file() and out.suffix.lower() not in _SUFFIXES and not files.begins_with(out, b"<!doctype html"):
-        raise UsageError(f"--out {out} is there and is no HTML: name another file, report.html for instance")
+    file = Path(os.path.realpath(out))  # of a link, what it links to is replaced
+    if file.is_file() and file.suffix.lower() not in _SUFFIXES and not files.begins_with(file, b"<!doctype html"):
+        found = f"links to {file}, which" if out.is_symlink() else "is there and"
+        raise UsageError(f"--out {out} {found} is no HTML: name another file, report.html for instance")
 
 
 def _same(one: str, other: str) -> bool:
