@@ -126,7 +126,14 @@ def test_a_tuned_key_gets_its_config_and_an_untuned_one_the_nearest_with_one_lin
     assert [record.getMessage().partition(": using that of ")[0] for record in caplog.records] == [
         "no tuned config for near N=3000 float32 one(x_stride) on interpreter",
     ]
-    assert caplog.records[0].getMessage().endswith("doubled --problem N=3000,x_stride.one=true,dtype=float32")
+    told, typed = caplog.records[0].getMessage(), f"tuner run --kernel {__name__}:doubled"
+    problem = "--problem N=3000,x_stride.one=true,dtype=float32"
+    assert told.endswith(f"to tune it: give the kernel inputs (@near.make_inputs), then {typed} {problem}")
+    kernel.make_inputs(lambda problem: None)
+    tuner.use(None)
+    won("near", (key("near", N=100), config("near", 64, 8)), of=kernel)
+    call(kernel, 3000)
+    assert caplog.records[-1].getMessage().endswith(f"to tune it: {typed} {problem}")
 
 
 def test_neighbours_are_listed_though_a_key_is_a_number_in_one_and_a_word_in_another(won):
@@ -266,7 +273,8 @@ def test_processes_that_tune_on_a_miss_at_once_and_beside_a_run_store_every_winn
             process.stdin.flush()
         told = [process.communicate(timeout=100)[1] for process in started]
         assert [process.returncode for process in started] == [0] * 3, told
-        assert "serves this process alone" not in "".join(told)
+        lines = "".join(told).splitlines()  # neither a miss before each nor a count of misses at the end
+        assert (len(lines), {line.partition(" N=")[0] for line in lines}) == (18, {"tuned stored"}), told
         assert (len(store.winners()), store.count_trials()) == (18, 36)
         assert {run.status for run in store.runs()} == {RunStatus.DONE}
 

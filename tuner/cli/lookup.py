@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
-from tuner.lookup.advice import command
+from tuner.lookup.advice import command, how_to_tune
 from tuner.lookup.decision import TUNED, Decision
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.explain import evidence, explain, nearest, served
@@ -111,7 +111,7 @@ def _print(problem: Problem, device: Device, decision: Decision, to_tune: str) -
     if decision.row is not None:
         click.echo(evidence(decision.row) if match.rule == "exact" else f"{served(decision)}: {evidence(decision.row)}")
     if match.rule != "exact":
-        click.echo(f"to tune it: {to_tune}")
+        click.echo(how_to_tune(problem, to_tune))
 
 
 def _document(problem: Problem, device: Device, by_source: list[DeviceWinners], decision: Decision) -> dict[str, Any]:

@@ -135,6 +135,7 @@ class KernelSpec:
         precedence: returns a rank where nobody tuned a problem: among the kernels that serve it, the highest gives the
             default config. Among equal ranks, the kernel whose config `estimate_us` predicts to be faster does.
         unmeasurable: returns why a problem that it supports cannot be measured (a sentence), or None.
+        has_inputs: returns whether there is a `make_inputs`, without which `tuner run` measures nothing.
         read: for an op whose problems have no M, N and K (`tuner.problem.generic_key`), builds a problem from cells by
             the names of its key; None for all other ops.
         borrows: whether a lookup may use the config of another key of such an op.
@@ -165,6 +166,7 @@ class KernelSpec:
     runtime_parameters: tuple[str, ...] = ()
     precedence: Callable[[Problem, Device], int] = lambda _problem, _device: 0
     unmeasurable: Callable[[Problem], str | None] = lambda _problem: None
+    has_inputs: Callable[[], bool] = lambda: True
     read: Callable[[Mapping[str, str]], Problem] | None = None
     borrows: bool = True
     origin: str = ""

@@ -8,6 +8,7 @@ import logging
 import os
 import shlex
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
@@ -19,6 +20,9 @@ from tuner.problem import Problem
 from tuner.problem.batches import batch_of, split
 from tuner.problem.gemm_fields import MAX_SIZE
 from tuner.problem.merged_parts import MOST_ROWS
+
+if TYPE_CHECKING:
+    from tuner.kernel import KernelSpec
 
 _MOST_CHARACTERS = 2000
 """The longest command that a warning says to type: a key may hold words of any length."""
@@ -70,11 +74,24 @@ def shipping(problem: Problem, match: Match) -> str:
     return f"to ship one: {export}" if match.rule in TUNED else f"{_advice(problem)}, then {export}"
 
 
-def _origin(problem: Problem) -> str:
-    """How a command names the kernel of a key."""
+def how_to_tune(problem: Problem, typed: str) -> str:
+    """What to do about a miss; `typed` is the command that tunes the problem, once its kernel has inputs."""
+    spec = _spec(problem) if problem.is_keyed else None
+    before = "" if spec is None or spec.has_inputs() else f"give the kernel inputs (@{spec.name}.make_inputs), then "
+    return f"to tune it: {before}{typed}"
+
+
+def _spec(problem: Problem) -> KernelSpec | None:
+    """The kernel of a key that another process can import; None where this process knows none."""
     known = [spec for spec in registry.of(problem.op).values() if spec.origin]
     fitting = [spec for spec in known if spec.source_hash().startswith(problem.source)] if len(known) > 1 else known
-    return fitting[0].origin if fitting else problem.op
+    return fitting[0] if fitting else None
+
+
+def _origin(problem: Problem) -> str:
+    """How a command names the kernel of a key."""
+    spec = _spec(problem)
+    return problem.op if spec is None else spec.origin
 
 
 def _range(first: int | None, called: int, fewest: int) -> str:
@@ -86,10 +103,12 @@ def _range(first: int | None, called: int, fewest: int) -> str:
 def _advice(problem: Problem, untuned: tuple[int | None, int | None] = (None, None)) -> str:
     """What to do about a miss: type a command, if a shell takes it."""
     typed = command(problem, untuned)
-    return f"to tune it: {typed}" if len(typed) <= _MOST_CHARACTERS else f"to record and tune it: {_RECORD}"
+    return how_to_tune(problem, typed) if len(typed) <= _MOST_CHARACTERS else f"to record and tune it: {_RECORD}"
 
 
-def report(problem: Problem, device: Device, decision: Decision, reported: set[Hashable]) -> None:
+def report(
+    problem: Problem, device: Device, decision: Decision, reported: set[Hashable], *, is_measured: bool = False
+) -> None:
     """Log a miss and the refusals of a problem's own rows; log nothing where all is well.
 
     Only the first problem of a family is logged, because a server's M, or batch, takes every value. The others are
@@ -98,6 +117,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     Args:
         problem, device, decision: what was looked up, and what was decided.
         reported: the families that were logged; one that is logged is added.
+        is_measured: whether the caller measures a miss now and says what came of it: then refusals alone are logged.
     """
     match = decision.match
     missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
@@ -112,7 +132,7 @@ def report(problem: Problem, device: Device, decision: Decision, reported: set[H
     )
     refused += "".join(f"; {said}" for said in decision.fallen[:1])
     is_missed = match.rule in ("default", "near_key")
-    if not (is_missed or refused):
+    if not (refused or (is_missed and not is_measured)):
         return
     kind = (device.slug, _family(problem), is_missed, bool(own), *(config.kernel for config in formulas))
     if kind in reported:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from tuner.hardware.device import Device
 from tuner.lookup import strict
-from tuner.lookup.advice import command
+from tuner.lookup.advice import command, how_to_tune
 from tuner.lookup.decision import TUNED, Decision
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import resolver
@@ -50,7 +50,7 @@ def explain(problem: Problem, device: Device | str | None = None, *, kernel: str
         none = f" none, nothing of the op {problem.op} is tuned for this device"
         lines.append(f"nearest tuned problems:{'' if near else none}")
         lines += [f"  {known}" for known in near]
-        lines.append(f"to tune it: {command(problem, decision.untuned, kernel=kernel)}")
+        lines.append(how_to_tune(problem, command(problem, decision.untuned, kernel=kernel)))
     return "\n".join(lines)
 
 

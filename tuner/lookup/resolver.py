@@ -50,10 +50,11 @@ class Resolver:
         self._foreseen = Foreseen()
         self._reported: set[Hashable] = set()
 
-    def answer(self, problem: Problem, device: Device | str | None) -> Match:
+    def answer(self, problem: Problem, device: Device | str | None, *, is_measured: bool = False) -> Match:
         """Decide, keep and return the answer; log a miss and a refused row, and count the calls of a miss.
 
-        A new M of a range that was answered before gets the same answer: nothing is decided or logged again.
+        A new M of a range that was answered before gets the same answer: nothing is decided or logged again. See
+        `advice.report` for `is_measured`.
         """
         _expect(problem)
         device = self.device(device)
@@ -73,7 +74,7 @@ class Resolver:
                 if (slug, problem, decision.match.config) in match_rules.failed:  # dropped meanwhile
                     continue
                 make_room(self._reported, answers.MOST)
-                advice.report(problem, device, decision, self._reported)
+                advice.report(problem, device, decision, self._reported, is_measured=is_measured)
                 counter = None if decision.match.rule in TUNED else _miss_counter(problem, device, decision)
                 if not problem.is_keyed and decision.match.rule != "exact":
                     self._ranges.add(problem, slug, decision, counter)

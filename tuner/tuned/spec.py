@@ -67,6 +67,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         former_source_hash=lambda: _former_source_hash(kernel),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),
+        has_inputs=lambda: kernel.arguments_factory.make_inputs is not None,
         read=lambda cells: _read(kernel, cells),
         borrows=options.default is None,
         origin=kernel.origin,

@@ -296,10 +296,12 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         problem = self.signature.problem(self.signature.named(call.args, call.kwargs))
         if self.best_config is None:
             self.register()  # by now the kernel has a name
+        is_strict = not device.is_interpreter and strict.is_on()
         with self.calling(problem, call):
-            match = lookups.lookup(problem, device)
+            is_measured = self.measure is not None and not is_strict
+            match = lookups.resolver().answer(problem, device, is_measured=is_measured)
             others = [match.config, *self.in_order(problem)]
-            if not device.is_interpreter and strict.is_on():
+            if is_strict:
                 others[1:1] = lookups.near_configs(problem, device)
             elif self.measure is not None and match.rule != "exact":
                 winner = self.measure(self, problem, call, device)
