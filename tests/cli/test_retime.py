@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.store.store import RunStatus, Store
@@ -141,9 +141,13 @@ def test_what_cannot_be_retimed_is_one_line(table, tmp_path, run, make_row, make
     of_a_gpu = make_table(make_row(16), device=KNOWN["sm_90"]).write(tmp_path)
     (tmp_path / "empty").mkdir()
     empty = make_table(device=INTERPRETER).write(tmp_path / "empty")
+    with Store.open(tmp_path / "unwon.db") as store:
+        store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "", "", "", ""), argv=[], host="")
+    none = "has no row for interpreter: it has none at all: `tuner run` makes some"
     for arguments, said in (
+        ([tmp_path / "unwon.db", "--device", "interpreter"], none),
         ([tmp_path / "nowhere.json"], "is not there"),
-        ([empty, "--device", "interpreter"], "has no row for interpreter: it has none at all: `tuner run` makes some"),
+        ([empty, "--device", "interpreter"], none),
         ([of_a_gpu, "--device", "interpreter"], f"has no row for interpreter: it has rows for {KNOWN['sm_90'].slug}"),
         ([table, "--fail-above", "much"], "'much' is no share: expected for instance 5%"),
         ([table, "--race"], "--race keeps what it finds: add --db PATH"),

@@ -296,6 +296,21 @@ def test_what_cannot_be_meant_is_one_line_and_exit_code_2(run, arguments, messag
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("N,note\n8,\n,\n", "odd.csv line 3: every value is empty: expected N,note, or no such line"),
+        ("N\nx\n", "odd.csv line 2: make_inputs of scale_rows failed for scale_rows N=x float16: TypeError: "),
+        ("dtype\nfp32\n", "odd.csv line 2: make_inputs of scale_rows failed for scale_rows float32: KeyError: "),
+    ],
+)
+def test_a_suite_with_a_value_that_no_inputs_can_be_made_of_names_the_line(run, tuned, text, message):
+    (tuned[0] / "odd.csv").write_text(text)
+    code, out, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"tuner: {message}")
+
+
 def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
     (tuned[0] / "odd.csv").write_text("N,batch\n8,2\n")
     code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")

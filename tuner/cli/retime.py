@@ -91,7 +91,7 @@ def retime(
     with PairedRunner(gpu) as runner:
         rows = rows_of(source, runner.device, sample)
         if not rows:
-            others = [slug for slug in source.slugs() if slug != runner.device.slug]
+            others = [slug for slug in source.slugs() if slug != runner.device.slug and source.winners(slug).rows]
             instead = f"it has rows for {', '.join(others)}" if others else "it has none at all: `tuner run` makes some"
             raise TableError(f"{place} has no row for {runner.device.slug}: {instead}")
         played, ended = _play(rows, runner, fail_above)

@@ -220,9 +220,10 @@ def _compare(place: str, device: str, *, as_json: bool) -> bool:
 
 
 def _say(one: CaseResult, done: int, count: int) -> None:
-    regrets = f"{one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else ""
-    said = "; ".join(filter(None, (regrets, one.failure)))
-    click.echo(f"[{done}/{count}] {one.case.problem}: {one.case.rule} {said}, {one.case.answer.label}", err=True)
+    regrets = f" {one.answer:.3f}, formula {one.formula:.3f}" if one.answer and one.formula else ""
+    failure = f": {one.failure}" if one.failure else ""
+    said = f"{one.case.rule}{regrets}, {one.case.answer.label}{failure}"
+    click.echo(f"[{done}/{count}] {one.case.problem}: {said}", err=True)
 
 
 def _print_regret(figures: dict[str, Regret]) -> None:

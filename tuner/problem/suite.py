@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import files
-from tuner.errors import ProblemError, SuiteError, UsageError
+from tuner.errors import KernelError, ProblemError, SuiteError, UsageError
 from tuner.problem import Problem, family
 from tuner.problem.family import Ladder
 
@@ -126,6 +126,8 @@ def _parse(name: str, text: str, read: Read | None) -> list[tuple[Problem | Ladd
         where = f"{name} line {line}"
         if len(cells) != len(columns):
             raise SuiteError(f"{where}: expected {len(columns)} values ({','.join(columns)}), found {len(cells)}")
+        if not any(cells):
+            raise SuiteError(f"{where}: every value is empty: expected {','.join(columns)}, or no such line")
         row = dict(zip(columns, cells, strict=True))
         listed += [(each, row.get("group", "")) for each in _named(where, row, read or named)]
     if not listed:
@@ -207,7 +209,7 @@ def _named(where: str, row: Mapping[str, str], read: Read) -> Sequence[Problem |
     """What a line asks for."""
     try:
         found = read(row if read is named else {name: cell for name, cell in row.items() if name not in REMARKS})
-    except ProblemError as e:
+    except (ProblemError, KernelError) as e:  # of a kernel's own `make_inputs`, for instance
         raise SuiteError(f"{where}: {e}") from e
     return [found] if isinstance(found, Problem) else found
 
