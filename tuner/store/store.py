@@ -92,6 +92,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         Raises:
             SchemaError: its schema is behind (the message holds the command), ahead, or somebody else's.
             StoreError: it cannot be opened; it is as it was.
+            UsageError: its name is empty.
         """
         database = locate(location, another=another)
         with faults(database):
