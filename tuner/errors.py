@@ -53,6 +53,24 @@ class KernelError(TunerError):
     """No kernel serves a problem, or a kernel could not be loaded from its entry point."""
 
 
+class BrokenKernelError(KernelError):
+    """The code of a kernel, a third party's for one, raised or returned what it must not: it cannot serve its problem.
+
+    Attributes:
+        kernel: which; two may have one name. "" where that is not known.
+    """
+
+    def __init__(self, message: str, *, kernel: str = "") -> None:
+        """Say what was raised or returned."""
+        super().__init__(message)  # alone: with it and its attributes the error is made anew in another process
+        self.kernel = kernel
+
+    @staticmethod
+    def of(what: str, kernel: str, found: str) -> BrokenKernelError:
+        """Return the error for a part of a kernel ("supports", "matmul/mine"), and what was found of it."""
+        return BrokenKernelError(f"{what} of the kernel {kernel} {found}: mend it, or uninstall its package")
+
+
 class SuiteError(TunerError):
     """A suite that could not be read; the message names the file and the line."""
 

@@ -206,6 +206,7 @@ def supports(problem, device):
     return problem.nothing
 
 SPEC = dataclasses.replace(POINTER, name="broken", supports=supports)
+ALONE = dataclasses.replace(POINTER, op="alone", name="lone", default_config=lambda *_: {"BLOCK": 16})
 """
 
 
@@ -214,7 +215,7 @@ def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_o
     about = tmp_path / "broken-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[tuner.kernels]\nmatmul.broken = broken:SPEC\n")
+    (about / "entry_points.txt").write_text("[tuner.kernels]\nmatmul.broken = broken:SPEC\nalone.lone = broken:ALONE\n")
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     own = {"PYTHONPATH": path, "TUNER_DB": str(tmp_path / "absent.db")}
     failed = (
@@ -233,3 +234,10 @@ def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_o
     assert (code, err) == (1, f"WARNING tuner.kernel.registry: {failed}; meanwhile others serve\n")
     assert out.startswith("matmul 16x16x16 float16 nn on nvidia-h200-sm90-132: ")
     assert "\nrule default, " in out
+    alone = typed("lookup", "--kernel", "alone", "--problem", "M=16,N=16,K=16", "--device", "sm_90")
+    returned = (
+        "default_config of the kernel alone/lone returned {'BLOCK': 16}: expected a Config that has its name: "
+        "mend it, or uninstall its package"
+    )
+    assert alone[:2] == (1, "")
+    assert alone[2].endswith(f"on NVIDIA H200: {returned}\n")

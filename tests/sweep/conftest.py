@@ -18,9 +18,10 @@ def faulty(monkeypatch):
     monkeypatch.syspath_prepend(FAULTY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAULTY), os.environ.get("PYTHONPATH", "")]))
     registry.forget()
-    yield lambda **extras: Problem(16, 16, 16, dtype="float32", op="faulty", extras=extras)
+    yield lambda op="faulty", **extras: Problem(16, 16, 16, dtype="float32", op=op, extras=extras)
     registry.forget()
-    sys.modules.pop("faulty_kernels", None)
+    for module in ("faulty_kernels", "careless_kernels"):
+        sys.modules.pop(module, None)
 
 
 @pytest.fixture

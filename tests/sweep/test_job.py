@@ -1,9 +1,11 @@
 """A problem's job, without processes: what a compile decides, who enters the finals, who wins."""
 
+import dataclasses
 from collections import defaultdict
 
 import pytest
 
+from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Resources, State
@@ -170,6 +172,18 @@ def test_a_tie_that_is_not_close_to_the_fastest_does_not_win():
     slower = job.verdict({first: [100.4] * 30, second: [100.0] * 30, third: [102.0] * 30})
     assert (slower.config, set(slower.ties)) == (job.candidates[1], set(job.candidates[:2]))
     assert job.candidates[0] == job.default
+
+
+def test_kernels_whose_simplicity_cannot_be_compared_are_an_error_that_shows_it():
+    job, _ = job_of(lambda config: None, trials=3)
+    settle(job, [100.0] * 3)
+    first, *others = job.candidates
+    job.specs = {
+        name: dataclasses.replace(spec, simplicity=lambda config: ("word",) if config == others[0] else (1,))
+        for name, spec in job.specs.items()
+    }
+    with pytest.raises(KernelError, match=r"^simplicity returns what cannot be compared, .*\('word',\).*: have it"):
+        job.verdict({config.digest: [100.0] * 30 for config in (first, *others)})
 
 
 def test_no_contestant_but_the_vendor_is_no_verdict():

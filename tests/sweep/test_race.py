@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.hardware.device import KNOWN
+from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, State
@@ -20,11 +21,9 @@ DEVICE = KNOWN["sm_90"]
 PROBLEM = Problem(4096, 4096, 4096, dtype="bfloat16", layout="nt")
 
 
-class Kernel:
-    """As much of a KernelSpec as a race asks for."""
-
-    def __init__(self, estimate_us):
-        self.estimate_us = estimate_us
+def kernel(name, estimate_us=None):
+    """A KernelSpec with all that a race asks for."""
+    return KernelSpec("matmul", name, 1, *[None] * 6, estimate_us=estimate_us)
 
 
 def field_of(*kernels, **options):
@@ -35,7 +34,7 @@ def field_of(*kernels, **options):
         for block in range(10)
         for warps in range(10)
     ]
-    specs = {name: Kernel(options.pop(name, None)) for name in kernels}
+    specs = {name: kernel(name, options.pop(name, None)) for name in kernels}
     return SearchTask(PROBLEM, DEVICE, specs, configs, configs[0], **options)
 
 
@@ -127,7 +126,7 @@ def test_it_ends_when_trials_bring_nothing_and_says_so():
 
 def test_a_large_space_is_searched_longer_in_larger_waves():
     configs = [Config("one", BLOCK=block, num_warps=1) for block in range(1, 4001)]
-    field = SearchTask(PROBLEM, DEVICE, {"one": Kernel(None)}, configs, configs[0])
+    field = SearchTask(PROBLEM, DEVICE, {"one": kernel("one")}, configs, configs[0])
     waves, _ = run(Race(field), lambda _config: 5.0)
     assert [len(wave) for wave in waves] == [16, 16, 16, 16]
 

@@ -461,6 +461,71 @@ def test_a_problem_no_kernel_serves_is_reported_and_the_others_are_tuned(faulty,
     assert report.problems[1].winner is not None
 
 
+CARELESS = {
+    "supports raises": "supports of the kernel careless/careless failed: TypeError: no such",
+    "supports gives True": "supports of the kernel careless/careless returned True: expected None, or a sentence "
+    "that says why it cannot serve the problem",
+    "space raises": "space of the kernel careless/careless failed: TypeError: no such",
+    "space gives {}": "space of the kernel careless/careless returned {}: expected a SearchSpace that has its name",
+    "space gives another's": "space of the kernel careless/careless returned one of the kernel 'another': expected",
+    "axis 0": "space of the kernel careless/careless gives index as 0: expected its values, (0,)",
+    "axis ()": "space of the kernel careless/careless gives index no value: expected at least one",
+    "signature": "the rule 'memory' of the kernel careless/careless failed for careless(behaviour=good, index=0, "
+    "sleep_ms=0): TypeError: ",
+    "rejects raises": "the rule 'memory' of the kernel careless/careless failed for careless(",
+    "rejects gives True": "the rule 'memory' of the kernel careless/careless returned True: expected None, or",
+    "canonical raises": "canonical of the kernel careless/careless failed for careless(",
+    "canonical gives {}": "canonical of the kernel careless/careless returned {}: expected Configs",
+    "expand raises": "expand of the kernel careless/careless failed for careless(",
+    "expand gives high": "expand of the kernel careless/careless returned 'h': expected Configs",
+    "default_config raises": "default_config of the kernel careless/careless failed: TypeError: no such",
+    "default_config gives {}": "default_config of the kernel careless/careless returned {}: expected a Config that has",
+    "default_config gives another": "default_config of the kernel careless/careless returned one of the kernel 'ano",
+    "precedence raises": "precedence of the kernel careless/careless failed: TypeError: no such",
+    "precedence gives high": "precedence of the kernel careless/careless returned 'high': expected a whole number",
+    "unmeasurable raises": "unmeasurable of the kernel careless/careless failed: TypeError: no such",
+    "simplicity raises": "simplicity of the kernel careless/careless failed: TypeError: no such",
+    "unmeasurable gives True": "unmeasurable of the kernel careless/careless returned True: expected None",
+}
+
+
+def test_a_kernel_whose_own_functions_fail_leaves_its_problems_without_a_winner_and_the_others_are_tuned(faulty, store):
+    problems = [faulty("careless", configs=2, fault=fault) for fault in CARELESS]
+    good = [faulty("careless", configs=2), faulty(configs=1)]
+    report = sweep(store, [*problems, *good], [None], Plan(EXHAUSTIVE))
+    reasons = [(ended.problem, ended.reason) for ended in report.problems[: len(problems)]]
+    assert [problem for problem, _ in reasons] == problems
+    for (_, reason), expected in zip(reasons, CARELESS.values(), strict=True):
+        assert reason.startswith(expected), reason
+    assert [ended.winner is None for ended in report.problems] == [*[True] * len(problems), False, False]
+    assert store.runs()[-1].status == "DONE"
+
+
+def test_a_kernel_whose_source_has_no_hash_is_not_tuned_and_the_others_are(faulty, store, monkeypatch):
+    import careless_kernels
+
+    def broken():
+        raise OSError("no such file")
+
+    monkeypatch.setattr("careless_kernels.SPEC", dataclasses.replace(careless_kernels.SPEC, source_hash=broken))
+    registry.forget()
+    problems = [faulty("careless", configs=1), faulty(configs=1)]
+    first, second = sweep(store, problems, [None], Plan(EXHAUSTIVE)).problems
+    assert first.reason.startswith("source_hash of the kernel careless/careless failed: OSError: no such file")
+    assert second.winner is not None
+
+
+def test_a_kernel_that_cannot_tell_its_binaries_apart_is_not_tuned_and_the_others_are(faulty, store, monkeypatch):
+    def start_pool(self, device):
+        return self._stack.enter_context(CompilePool(KNOWN["sm_90"], workers=2, time_limit_s=4))
+
+    monkeypatch.setattr(sweep_processes.SweepProcesses, "_start_pool", start_pool)
+    careless = faulty("careless", configs=1, fault="compile_class raises")
+    first, second = sweep(store, [careless, faulty(configs=1)], [None], Plan(EXHAUSTIVE)).problems
+    assert first.reason.startswith("compile_class of the kernel careless/careless failed: TypeError: no such")
+    assert second.winner is not None
+
+
 def test_a_forecast_writes_nothing(faulty, tmp_path):
     location = str(tmp_path / "none.db")
     (forecast_,) = forecast(location, [faulty(configs=5)], None, Plan(EXHAUSTIVE, trials=3))

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 import tuner
-from tuner.hardware.device import KNOWN, describe
+from tuner.hardware.device import KNOWN, Device, describe
 from tuner.kernel.config import Config
-from tuner.kernel.space import Rule
+from tuner.kernel.space import Rule, SearchSpace
 from tuner.lookup import families, match_rules
 from tuner.lookup import lookup as lookups
 from tuner.lookup.lookup import resolver
@@ -37,6 +37,22 @@ def ranges(*lasts: int, first: int = 1, check: Check | None = None) -> Family:
     firsts = [first, *(last + 1 for last in lasts)]
     spans = zip(firsts, lasts, strict=False)
     return Family(PROBLEM.group(), tuple(Range(first, last, last, "measured") for first, last in spans), check)
+
+
+def test_a_row_is_refused_where_a_rule_of_its_kernel_fails_whatever_it_raises(toy, install, make_row, tuned):
+    def fails(config: Config, problem: Problem, device: Device) -> str | None:
+        raise RuntimeError("no model of this device")
+
+    def space(problem: Problem, device: Device) -> SearchSpace:
+        return dataclasses.replace(toy.space(problem, device), rules=(Rule("model", "here", fails, fatal=True),))
+
+    install(dataclasses.replace(toy, space=space))
+    tuned(make_row(64))
+    _, _, decision = resolver().explanation(PROBLEM, H200)
+    assert decision.match.rule == "default"
+    (refused,) = decision.refused
+    said = "not a config of toy: toy(BLOCK_SIZE_M=32, num_warps=4) (RuntimeError: no model of this device)"
+    assert refused.reason == said
 
 
 def spans(found: list[Family]) -> list[list[tuple[int, int, int, str]]]:

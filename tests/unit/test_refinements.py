@@ -4,6 +4,7 @@ import pytest
 
 import tuner
 from tuner import Problem
+from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER, KNOWN, triton_version
 from tuner.kernel import registry
 from tuner.kernel.config import Config
@@ -80,6 +81,15 @@ def test_a_space_tries_its_configs_and_their_refinements_and_nothing_else():
     assert not space.tries(config.replace(maxnreg=64))
     assert not space.tries(config.replace(BLOCK=8))
     assert space.odd_parameters(config.replace(other=1)) == {"other"}
+
+
+def test_a_refine_that_fails_is_one_error_that_names_it_and_the_config():
+    def refine(config, problem):
+        return []
+
+    space = SearchSpace("toy", SQUARE, H200, {"BLOCK": (1, 2)}, refine=refine)
+    with pytest.raises(KernelError, match=r"^refine of the kernel matmul/toy failed for toy\(BLOCK=1\): TypeError: .+"):
+        space.refinements(Config("toy", BLOCK=1))
 
 
 def test_long_rows_of_16_bits_may_stay_packed_so_that_two_programs_reside():

@@ -10,9 +10,10 @@ import pytest
 
 import tuner
 from tuner.errors import KernelError
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernel.space import Rule, SearchSpace
 from tuner.lookup import sources
 from tuner.problem import Problem
 from tuner.sweep.search_task import list_spaces
@@ -37,7 +38,8 @@ def point(installed, toy):
 
     def make(name: str, *kernels: str, only: bool = False):
         specs = [
-            dataclasses.replace(toy, op=op, name=kernel) for op, kernel in (kernel.split("/") for kernel in kernels)
+            dataclasses.replace(toy, op=op, name=kernel, default_config=lambda *_, kernel=kernel: Config(kernel))
+            for op, kernel in (kernel.split("/") for kernel in kernels)
         ]
 
         def load():
@@ -97,7 +99,11 @@ def test_a_kernel_whose_code_raises_is_one_warning_and_the_others_serve(install,
         return Config("other", BLOCK_SIZE_M=32)
 
     raising = dataclasses.replace(toy, **{"estimate_us": broken, name: broken})
-    other = dataclasses.replace(toy, name="other", default_config=config, estimate_us=lambda *_: 1.0)
+
+    def space(problem: Problem, device: Device) -> SearchSpace:
+        return dataclasses.replace(toy.space(problem, device), kernel="other")
+
+    other = dataclasses.replace(toy, name="other", space=space, default_config=config, estimate_us=lambda *_: 1.0)
     install(installed("toys", lambda: [other, raising]))
     for m in (64, 65, 64):
         assert registry.default_config(Problem(m, 64, 64), H200) == config()
@@ -111,6 +117,49 @@ def test_a_kernel_whose_code_raises_is_one_warning_and_the_others_serve(install,
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
     with pytest.raises(KernelError, match=f"^{name} of the kernel matmul/toy failed"):
         list_spaces(Problem(64, 64, 64), H200)
+
+
+@pytest.mark.parametrize(
+    ("name", "returned", "expected"),
+    [
+        ("supports", True, "True: expected None, or a sentence that says why it cannot serve the problem"),
+        ("supports", False, "False: expected None, or a sentence that says why it cannot serve the problem"),
+        ("precedence", "high", "'high': expected a whole number"),
+        ("default_config", {"BLOCK_SIZE_M": 16}, "{'BLOCK_SIZE_M': 16}: expected a Config that has its name"),
+        ("default_config", Config("other"), "one of the kernel 'other': expected a Config that has its name"),
+        ("estimate_us", "fast", "'fast': expected microseconds, or None"),
+    ],
+)
+def test_a_kernel_that_returns_what_it_must_not_is_one_warning_and_the_others_serve(
+    install, installed, toy, name, returned, expected, caplog
+):
+    careless = dataclasses.replace(toy, **{"estimate_us": lambda *_: 0.5, name: lambda *_: returned})
+    other = dataclasses.replace(toy, name="other", default_config=lambda *_: Config("other"), estimate_us=lambda *_: 1)
+    install(installed("toys", lambda: [other, careless]))
+    for m in (64, 65):
+        assert registry.default_config(Problem(m, 64, 64), H200) == Config("other")
+    said = f"{name} of the kernel matmul/toy returned {expected}: mend it, or uninstall its package"
+    assert caplog.messages == [f"{said}; meanwhile others serve"]
+    with pytest.raises(KernelError) as raised:
+        registry.default_config(Problem(64, 64, 64), H200, strict=True)
+    assert str(raised.value) == said
+
+
+def test_a_default_whose_own_space_fails_is_one_warning_and_the_others_serve(install, installed, toy, caplog):
+    def rejects(*_: object) -> str:
+        raise AssertionError("never")
+
+    def config(problem: Problem, device: Device) -> Config:
+        rules = (Rule("odd", "this test", rejects),)
+        return dataclasses.replace(toy.space(problem, device), rules=rules).configs()[0]
+
+    other = dataclasses.replace(toy, name="other", default_config=lambda *_: Config("other"))
+    install(
+        installed("toys", lambda: [other, dataclasses.replace(toy, default_config=config, precedence=lambda *_: 1)])
+    )
+    assert registry.default_config(Problem(64, 64, 64), H200) == Config("other")
+    (warning,) = caplog.messages
+    assert warning.startswith("the rule 'odd' of the kernel matmul/toy failed for toy(")
 
 
 @pytest.mark.parametrize("name", ["supports", "precedence", "default_config"])
@@ -127,10 +176,15 @@ def test_a_prediction_that_is_none_counts_as_no_model(install, installed, toy):
     install(
         installed(
             "toys",
-            lambda: [dataclasses.replace(toy, name=name, estimate_us=lambda *_: None) for name in ("one", "two")],
+            lambda: [
+                dataclasses.replace(
+                    toy, name=name, default_config=lambda *_, name=name: Config(name), estimate_us=lambda *_: None
+                )
+                for name in ("one", "two")
+            ],
         )
     )
-    assert registry.default_config(Problem(64, 64, 64), H200) == toy.default_config(Problem(64, 64, 64), H200)
+    assert registry.default_config(Problem(64, 64, 64), H200) == Config("one")
 
 
 def test_a_kernel_whose_entry_point_does_not_tell_is_found(install, point):
@@ -161,7 +215,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_one_warning_and_the_others_serv
     install(installed("matmul.bad", broken), installed("worse", lambda: 3), point("matmul.one", "matmul/one"))
     for _ in range(2):
         assert list(registry.specs()) == [("matmul", "one")]
-        assert registry.default_config(Problem(64, 64, 64), H200).kernel == "toy"
+        assert registry.default_config(Problem(64, 64, 64), H200).kernel == "one"
         with pytest.raises(KernelError):
             registry.find("matmul", "bad")
     caplog.set_level(logging.WARNING)

@@ -136,7 +136,7 @@ def _decide(store: Store, run: Run, one: Retimed) -> bool:
     if one.median_us is None or store.winner(run.device, run.environment, row.problem) is not None:
         return False
     spec = registry.find(row.problem.op, row.config.kernel, row.problem.source)
-    kernel = KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())
+    kernel = KernelVersion(spec.op, spec.name, spec.version, registry.ask(spec, "source_hash"))
     outcome = Outcome(records.State.COMPLETE, median_us=one.median_us, samples=one.samples)
     store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
     default_us, vendor_us = (ratios[name] * one.median_us if name in ratios else None for name in (DEFAULT, VENDOR))

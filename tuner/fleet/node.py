@@ -48,7 +48,7 @@ STREAM_S = 0.5
 def kernels_of(ops: Sequence[str]) -> dict[str, str]:
     """Version and source hash of each kernel of these ops, as two processes compare them."""
     return {
-        f"{op}.{name}": f"{spec.version} {spec.source_hash()}"
+        f"{op}.{name}": f"{spec.version} {registry.ask(spec, 'source_hash')}"
         for op in ops
         for name, spec in sorted(registry.of(op).items())
     }

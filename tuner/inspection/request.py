@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tuner.errors import ConfigError, DeviceError, KernelError, UsageError
+from tuner.errors import BrokenKernelError, ConfigError, DeviceError, KernelError, UsageError, in_short
 from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
@@ -97,8 +97,8 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
     try:
         refused = space.rejection(config, fatal_only=True)
         unwise = None if refused else space.rejection(config)
-    except (KeyError, TypeError, ValueError) as e:
-        raise ConfigError(f"{spec.name}: not a config: {config} ({type(e).__name__}: {e})") from e
+    except BrokenKernelError as e:
+        raise ConfigError(f"{spec.name}: not a config: {config} ({in_short(e.__cause__ or e)})") from e
     if refused:
         raise ConfigError(f"{config} cannot run on {target_of(device)}: {refused}")
     if missing := sorted(name for name in space.odd_parameters(config) if name not in config):

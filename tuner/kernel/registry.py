@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import entry_points as entries
 from tuner.entry_points import entry_points
-from tuner.errors import KernelError, TunerError, in_short, one_line
+from tuner.errors import BrokenKernelError, KernelError, in_short, one_line
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -32,19 +32,6 @@ _lost: list[str] = []
 _left_out: set[str] = set()
 """Kernels whose code raised; a warning named each."""
 _log = logging.getLogger(__name__)
-
-
-class BrokenKernelError(KernelError):
-    """The code of a kernel, a third party's for one, raised: its problem cannot be served by it.
-
-    Attributes:
-        kernel: which; two may have one name.
-    """
-
-    def __init__(self, message: str, *, kernel: str = "") -> None:
-        """Say what was raised."""
-        super().__init__(message)  # alone: with it and its attributes the error is made anew in another process
-        self.kernel = kernel
 
 
 def is_of_library(op: str) -> bool:
@@ -141,8 +128,10 @@ def find(op: str, name: str, source: str = "") -> KernelSpec:
         KernelError: no such kernel is registered.
     """
     added = [spec for spec in _added.values() if (spec.op, spec.name) == (op, name)]
+    if len(added) > 1:
+        return next((spec for spec in added if ask(spec, "source_hash").startswith(source)), added[0])
     if added:
-        return next((spec for spec in added if len(added) > 1 and spec.source_hash().startswith(source)), added[0])
+        return added[0]
     named = _first(tuple(point for point in points() if point.name == f"{op}.{name}"))
     spec = named.get((op, name)) or of(op).get(name)
     if spec is None:
@@ -221,8 +210,8 @@ def _default_of(
     able = [spec for spec in able if not lost or ask(spec, "default_config", problem, device) not in lost]
     if not able:
         return None
-    highest = able[0].precedence(problem, device)
-    equals = [spec for spec in able if spec.precedence(problem, device) == highest]
+    highest = ask(able[0], "precedence", problem, device)
+    equals = [spec for spec in able if ask(spec, "precedence", problem, device) == highest]
     if any(spec.estimate_us is None for spec in equals):
         equals = equals[:1]
     configs: list[Config] = [ask(spec, "default_config", problem, device) for spec in equals]
@@ -236,18 +225,20 @@ def ask(spec: KernelSpec, name: str, *given: Any) -> Any:
     """Call a function of a spec, for instance "supports", which a third party wrote.
 
     Raises:
-        BrokenKernelError: it raised something else than an error of ours.
+        BrokenKernelError: it raised something else than a KernelError, or returned what it must not.
     """
     try:
-        return getattr(spec, name)(*given)
-    except (TunerError, MemoryError):
+        try:
+            answer = getattr(spec, name)(*given)
+        except (KernelError, MemoryError):
+            raise
+        except Exception as e:
+            raise spec.broken(name, f"failed: {in_short(e)}") from e
+        spec.check_answer(name, answer)
+    except BrokenKernelError as e:  # its search space raises this error too, and knows no origin
+        e.kernel = _full_name(spec)
         raise
-    except Exception as e:
-        whose = "supports" if name == "unserved" else name
-        raise BrokenKernelError(
-            f"{whose} of the kernel {spec.op}/{spec.name} failed: {in_short(e)}: mend it, or uninstall its package",
-            kernel=_full_name(spec),
-        ) from e
+    return answer
 
 
 def _full_name(spec: KernelSpec) -> str:

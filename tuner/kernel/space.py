@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.errors import BrokenKernelError, KernelError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.problem import Problem
@@ -53,6 +54,9 @@ def _nothing(config: Config, problem: Problem, device: Device) -> tuple[Config, 
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
 
+    Where one of its functions, a third party's for one, raises anything but a KernelError or returns what it must not,
+    the space raises `tuner.errors.BrokenKernelError`, which names the function and the kernel.
+
     Attributes:
         kernel: the kernel's name.
         problem, device: what is computed, and where.
@@ -75,9 +79,22 @@ class SearchSpace:
     options: tuple[str, ...] = ()
     refine: Callable[[Config, Problem, Device], Iterable[Config]] = _nothing
 
+    def __post_init__(self) -> None:
+        for name, values in self.axes.items():
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise self._broken("space", f"gives {name} as {values!r:.60}: expected its values, ({values!r:.60},)")
+            if not values:
+                raise self._broken("space", f"gives {name} no value: expected at least one")
+
+    def _broken(self, what: str, found: str) -> BrokenKernelError:
+        return BrokenKernelError.of(what, f"{self.problem.op}/{self.kernel}", found)
+
     def configs(self) -> list[Config]:
         """Return every config worth trying, each program once, in canonical order."""
-        return sorted(config for config in self.programs() if self.rejection(config) is None)
+        programs = self.programs()
+        if (other := next((config for config in programs if config.kernel != self.kernel), None)) is not None:
+            raise self._broken("space", f"has a config of another kernel, {other}")
+        return sorted(config for config in programs if self.rejection(config) is None)
 
     @property
     def refines(self) -> bool:
@@ -86,7 +103,13 @@ class SearchSpace:
 
     def refinements(self, config: Config) -> list[Config]:
         """Return what a search tries of a leading config, as far as no rule rejects it."""
-        return [one for one in self.refine(config, self.problem, self.device) if self.rejection(one) is None]
+        try:
+            refined = list(self.refine(config, self.problem, self.device))
+        except (KernelError, MemoryError):
+            raise
+        except Exception as e:
+            raise self._broken("refine", f"failed for {config}: {in_short(e)}") from e
+        return [one for one in refined if self.rejection(one) is None]
 
     def tries(self, config: Config) -> bool:
         """Return whether a search may try a config: it is one of `configs`, or a refinement of one."""
@@ -144,7 +167,7 @@ class SearchSpace:
             ready = [rule for rule in waiting if self.axes.keys() & (rule.reads or self.axes) <= settled]
             waiting = [rule for rule in waiting if rule not in ready]
             for rule in ready:
-                points = [point for point in points if rule.rejects(point, self.problem, self.device) is None]
+                points = [point for point in points if self._reason(rule, point) is None]
         return points
 
     def nearest(self, config: Config) -> Config | None:
@@ -175,7 +198,14 @@ class SearchSpace:
 
     def programs(self) -> Iterable[Config]:
         """Return the representatives of all programs that no early rule rejects."""
-        expanded = (config for point in self.points() for config in self.expand(point, self.problem, self.device))
+        expanded: list[Config] = []
+        for point in self.points():
+            try:
+                expanded += self.expand(point, self.problem, self.device)
+            except (KernelError, MemoryError):
+                raise
+            except Exception as e:
+                raise self._broken("expand", f"failed for {point}: {in_short(e)}") from e
         return dict.fromkeys(map(self.canonicalize, expanded))
 
     def odd_parameters(self, config: Config) -> set[str]:
@@ -185,7 +215,16 @@ class SearchSpace:
 
     def canonicalize(self, config: Config) -> Config:
         """Return the representative of `config`'s program for this problem."""
-        return self.canonical(config, self.problem, self.device)
+        try:
+            found = self.canonical(config, self.problem, self.device)
+        except (KernelError, MemoryError):
+            raise
+        except Exception as e:
+            raise self._broken("canonical", f"failed for {config}: {in_short(e)}") from e
+        if not isinstance(found, Config):
+            whose = "expand" if found is config else "canonical"
+            raise self._broken(whose, f"returned {found!r:.60}: expected Configs")
+        return found
 
     def rejection(self, config: Config, *, fatal_only: bool = False) -> str | None:
         """Return why a config is not tried ("rule: reason"), or None when it may be.
@@ -197,10 +236,22 @@ class SearchSpace:
         for rule in self.rules:
             if fatal_only and not rule.fatal:
                 continue
-            reason = rule.rejects(config, self.problem, self.device)
+            reason = self._reason(rule, config)
             if reason is not None:
                 return f"{rule.name}: {reason}"
         return None
+
+    def _reason(self, rule: Rule, config: Config) -> str | None:
+        """Why a rule rejects a config, or None."""
+        try:
+            reason = rule.rejects(config, self.problem, self.device)
+        except (KernelError, MemoryError):
+            raise
+        except Exception as e:
+            raise self._broken(f"the rule {rule.name!r}", f"failed for {config}: {in_short(e)}") from e
+        if reason is not None and not isinstance(reason, str):
+            raise self._broken(f"the rule {rule.name!r}", f"returned {reason!r:.60}: expected None, or why in words")
+        return reason
 
 
 def _dissimilarity(one: Config, other: Config) -> float:

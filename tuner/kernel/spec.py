@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tuner.errors import KernelError
+from tuner.errors import BrokenKernelError, KernelError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
@@ -20,6 +20,19 @@ from tuner.problem import Problem
 if TYPE_CHECKING:
     import torch
 
+_ANSWERS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "unserved": ((str, type(None)), "None, or a sentence that says why it cannot serve the problem"),
+    "unmeasurable": ((str, type(None)), "None, or a sentence that says why the problem cannot be measured"),
+    "space": (SearchSpace, "a SearchSpace that has its name"),
+    "default_config": (Config, "a Config that has its name"),
+    "precedence": ((int, float), "a whole number"),
+    "simplicity": (tuple, "a tuple"),
+    "source_hash": (str, "a word"),
+    "compile_class": (str, "a word"),
+    "estimate_us": ((int, float, type(None)), "microseconds, or None"),
+    "estimates_us": (Mapping, "a mapping from configs to microseconds"),
+}
+"""What functions of a spec return, as a type and in words."""
 _SIGNIFICAND_BITS = {"float32": 11, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
 """Significant bits that a default tolerance counts; for float32 those of TF32, which `tl.dot` uses by default."""
 
@@ -184,6 +197,18 @@ class KernelSpec:
         if self.invariance is None and problem.invariant:
             return "it keeps to no one order of sums, as invariant asks"
         return self.supports(problem, device)
+
+    def check_answer(self, name: str, answer: object) -> None:
+        """Raise BrokenKernelError where what a function of this spec returned is none of what it may return."""
+        expected, words = _ANSWERS.get(name, (object, ""))
+        if not isinstance(answer, expected):
+            raise self.broken(name, f"returned {answer!r:.60}: expected {words}")
+        if isinstance(answer, (Config, SearchSpace)) and answer.kernel != self.name:
+            raise self.broken(name, f"returned one of the kernel {answer.kernel!r:.60}: expected {words}")
+
+    def broken(self, name: str, found: str) -> BrokenKernelError:
+        """Return the error for one of its functions, and what was found of it."""
+        return BrokenKernelError.of("supports" if name == "unserved" else name, f"{self.op}/{self.name}", found)
 
     @property
     def compiles_ahead(self) -> bool:

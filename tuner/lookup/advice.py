@@ -84,8 +84,9 @@ def how_to_tune(problem: Problem, typed: str) -> str:
 def _spec(problem: Problem) -> KernelSpec | None:
     """The kernel of a key that another process can import; None where this process knows none."""
     known = [spec for spec in registry.of(problem.op).values() if spec.origin]
-    fitting = [spec for spec in known if spec.source_hash().startswith(problem.source)] if len(known) > 1 else known
-    return fitting[0] if fitting else None
+    if len(known) > 1:
+        known = [spec for spec in known if registry.ask(spec, "source_hash").startswith(problem.source)]
+    return known[0] if known else None
 
 
 def _origin(problem: Problem) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tuner.errors import KernelError
+from tuner.errors import BrokenKernelError, KernelError, in_short
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
 from tuner.kernel import registry
@@ -156,12 +156,18 @@ def refusal(row: Row, problem: Problem, device: Device, *, borrowed: bool = Fals
         space: SearchSpace = registry.ask(spec, "space", problem, device)
         if odd := space.odd_parameters(row.config):
             return f"{spec.name} takes other parameters: {', '.join(sorted(odd))} missing or unknown"
-        config = space.canonicalize(row.config) if borrowed else row.config
-        return space.rejection(config, fatal_only=not borrowed)
+        return _rejection(space, row.config, borrowed=borrowed)
     except KernelError as e:
         return str(e)
     except BAD_VALUE as e:
         return f"not a config of {row.config.kernel}: {row.config} ({type(e).__name__}: {e})"
+
+
+def _rejection(space: SearchSpace, config: Config, *, borrowed: bool) -> str | None:
+    try:
+        return space.rejection(space.canonicalize(config) if borrowed else config, fatal_only=not borrowed)
+    except BrokenKernelError as e:  # more often than its kernel, somebody edited the row
+        return f"not a config of {config.kernel}: {config} ({in_short(e.__cause__ or e)})"
 
 
 def can_run(config: Config, problem: Problem, device: Device) -> bool:
@@ -319,7 +325,7 @@ def _own(problem: Problem) -> Iterator[Problem]:
     yield problem
     if problem.is_keyed and not problem.source and len(specs := registry.of(problem.op)) == 1:
         (spec,) = specs.values()
-        extras = {**dict(problem.extras), SOURCE: spec.source_hash()[:16]}
+        extras = {**dict(problem.extras), SOURCE: registry.ask(spec, "source_hash")[:16]}
         yield Problem.keyed(problem.op, extras, dtype=problem.a_dtype)
 
 

@@ -176,8 +176,11 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         """Have a config's binary compiled unless it was requested before; return the key of its result.
 
         A second request with more urgency moves it forward in the queue.
+
+        Raises:
+            KernelError: `compile_class` of the kernel failed.
         """
-        key = f"{spec.op}/{spec.name}/{spec.compile_class(problem, config)}"
+        key = f"{spec.op}/{spec.name}/{registry.ask(spec, 'compile_class', problem, config)}"
         if key in self._requested:
             self.hasten(key, urgency)
         else:

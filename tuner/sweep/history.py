@@ -8,6 +8,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import Device, Environment
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
+from tuner.kernel.space import SearchSpace
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Outcome, Winner
@@ -103,6 +104,7 @@ def _holds(winner: Winner, specs: Mapping[str, KernelSpec], device: Device) -> b
         return False
     try:
         # A kernel's list of configs may have changed since: a lookup refuses one that it no longer has.
-        return spec.space(winner.problem, device).rejection(winner.config, fatal_only=True) is None
+        space: SearchSpace = registry.ask(spec, "space", winner.problem, device)
+        return space.rejection(winner.config, fatal_only=True) is None
     except BAD_VALUE:  # of a row that somebody edited
         return False

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tuner.kernel import KernelSpec
+from tuner.errors import KernelError
+from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
@@ -264,6 +265,9 @@ class Job:
         """Return the winner of the finals, None when no contestant but the vendor's library finished.
 
         The contestants are named by their configs' digests, and "vendor".
+
+        Raises:
+            KernelError: `simplicity` of a kernel failed.
         """
         ours = {name: figures for name, figures in times.items() if name != VENDOR}
         if not ours:
@@ -273,7 +277,7 @@ class Job:
         self.ratios = {known[digest]: paired.ratio for digest, paired in table.items()}
         stood_for = {config: first for config, first in self._same_program.items() if first in self.ratios}
         self.ratios.update((config, self.ratios[first]) for config, first in stood_for.items())
-        tied = sorted((known[digest] for digest in finals.ties(table)), key=self._simplest_first)
+        tied = self._simplest_first([known[digest] for digest in finals.ties(table)])
         winner = next(config for config in tied if self.ratios[config] <= 1 + finals.CLOSE)
         median_us = table[winner.digest].median_us
 
@@ -288,9 +292,17 @@ class Job:
             ties=tuple(tied),
         )
 
-    def _simplest_first(self, config: Config) -> tuple[object, ...]:
+    def _simplest_first(self, configs: Iterable[Config]) -> list[Config]:
         # The default comes before even simpler configs: what only ties with it is not worth a row in a table.
-        return (config != self.default, self.specs[config.kernel].simplicity(config), config)
+        keys = {
+            config: (config != self.default, registry.ask(self.specs[config.kernel], "simplicity", config), config)
+            for config in configs
+        }
+        try:
+            return sorted(keys, key=keys.__getitem__)
+        except TypeError as e:
+            found = " and ".join(sorted({f"{config.kernel}: {key[1]!r:.60}" for config, key in keys.items()})[:2])
+            raise KernelError(f"simplicity returns what cannot be compared, {found}: have it return numbers") from e
 
     def _without_measuring(self, config: Config, result: CompileResult) -> Outcome | None:
         """Return the outcome of a config whose compile already decides it, None when it has to be measured."""
@@ -311,4 +323,4 @@ class Job:
 @functools.cache
 def version_of(spec: KernelSpec) -> KernelVersion:
     """Return a kernel's version, as trials record it; cached, because hashing a source reads and tokenizes files."""
-    return KernelVersion(spec.op, spec.name, spec.version, spec.source_hash())
+    return KernelVersion(spec.op, spec.name, spec.version, registry.ask(spec, "source_hash"))

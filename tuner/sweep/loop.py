@@ -173,10 +173,10 @@ class Loop:
         problem = self._prefetcher.problems[0]
         try:
             job = self._prefetcher.take()
+            self._history.resume(job)
         except KernelError as e:
             self._end(ProblemReport(problem, None, str(e)))
             return None
-        self._history.resume(job)
         if self._history.has_ended(problem):
             winner = self._history.stored_winner(job)
             self._end(_report(job, winner, _TUNED if winner else "this run has tried it before"), job)
@@ -185,7 +185,11 @@ class Loop:
             self._end(_report(job, winner, _TUNED), job)
             return None
         if self._pool is not None:
-            job.request(self._pool, Urgency.NEXT)
+            try:
+                job.request(self._pool, Urgency.NEXT)
+            except KernelError as e:
+                self._end(_report(job, None, str(e)), job)
+                return None
         return job
 
     def _look_ahead(self) -> None:

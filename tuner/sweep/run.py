@@ -131,8 +131,11 @@ def estimates(device: Device) -> Estimate:
     def estimate(config: Config, problem: Problem) -> float | None:
         if not match_rules.can_run(config, problem, device):
             return math.inf
-        model = registry.find(problem.op, config.kernel).estimate_us
-        return None if model is None else model(config, problem, device)
+        spec = registry.find(problem.op, config.kernel)
+        try:
+            return None if spec.estimate_us is None else registry.ask(spec, "estimate_us", config, problem, device)
+        except KernelError:
+            return None
 
     return estimate
 

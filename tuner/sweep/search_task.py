@@ -93,7 +93,7 @@ def list_spaces(problem: Problem, device: Device, *, estimated: bool = False) ->
     """
     specs = registry.serving(problem, device, strict=True)
     for spec in specs:
-        if (reason := spec.unmeasurable(problem)) is not None:
+        if (reason := registry.ask(spec, "unmeasurable", problem)) is not None:
             raise KernelError(reason)
     listed = [(spec, registry.ask(spec, "space", problem, device).configs()) for spec in specs]
     return Listing(
@@ -163,6 +163,8 @@ def _estimates(spec: KernelSpec, configs: Sequence[Config], problem: Problem, de
     if spec.estimates_us is None:
         return [_estimate(spec, config, problem, device) for config in configs]
     estimates = registry.ask(spec, "estimates_us", configs, problem, device)
+    if lacking := [config for config in configs if not isinstance(estimates.get(config), (int, float))]:
+        raise spec.broken("estimates_us", f"returned {estimates.get(lacking[0])!r:.60} for {lacking[0]}")
     return [_logarithm(estimates[config]) for config in configs]
 
 

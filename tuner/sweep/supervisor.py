@@ -7,7 +7,7 @@ import logging
 import time
 from enum import Enum, auto
 
-from tuner.errors import SweepError
+from tuner.errors import KernelError, SweepError
 from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State, Verdict, ran_out_of_memory
 from tuner.sweep import messages
@@ -128,7 +128,10 @@ class WorkerSupervisor:
             self._enter("set up")
             self._ask(messages.ClearProblem())
         elif self.job is not None:
-            self._go_on(self.job, late=late)
+            try:
+                self._go_on(self.job, late=late)
+            except KernelError as e:
+                self._end(str(e))
 
     def _go_on(self, job: Job, *, late: bool) -> None:
         if late and not job.outcomes:
@@ -280,7 +283,11 @@ class WorkerSupervisor:
             return
         self._deaths = self._given_up = 0
         self.job.rejected |= played.rejected
-        self.verdict = self.job.verdict(played.times)
+        try:
+            self.verdict = self.job.verdict(played.times)
+        except KernelError as e:
+            self._end(str(e))
+            return
         if self.verdict is not None or not self.job.finalists():
             self._end("every finalist failed its check")
 

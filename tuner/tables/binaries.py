@@ -165,7 +165,8 @@ def served(
     seen: set[tuple[str, str]] = set()
     for problem, config in _asked(rows, device, ranges):
         try:
-            compile_class = registry.find(problem.op, config.kernel, problem.source).compile_class(problem, config)
+            spec = registry.find(problem.op, config.kernel, problem.source)
+            compile_class = registry.ask(spec, "compile_class", problem, config)
         except (KernelError, NotImplementedError):
             if not problem.is_keyed:
                 continue

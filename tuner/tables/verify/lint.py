@@ -14,6 +14,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.arch import ARCHES
 from tuner.hardware.device import INTERPRETER, MODELS, Device
 from tuner.kernel import registry
+from tuner.kernel.space import SearchSpace
 from tuner.lookup import match_rules
 from tuner.lookup.advice import command
 from tuner.lookup.row import BAD_VALUE, Row
@@ -152,7 +153,8 @@ def _refused(subject: Subject, row: Row, reason: str) -> Finding:
         return subject.finding(
             level, "stale", found, f"version {spec.version}, which is installed", row=row, advice=advice
         )
-    here = sorted({spec.source_hash()[:8] for spec in registry.of(op).values()}) if row.problem.source else []
+    kernels = registry.of(op).values() if row.problem.source else ()
+    here = sorted({registry.ask(each, "source_hash")[:8] for each in kernels})
     if row.problem.source and row.problem.source[:8] not in here:
         found = f"source {row.problem.source[:8]} of {name}, a lookup passes over it"
         advice = f"install the package that has it; if {name} was edited, tune again: {again}"
@@ -180,14 +182,14 @@ def _outside(row: Row, device: Device) -> str | None:
     """Why a search would not try a row's config; None where it would, or where the config is the default one."""
     config, problem = row.config, row.problem
     spec = registry.find(problem.op, config.kernel, problem.source)
-    space = spec.space(problem, device)
+    space: SearchSpace = registry.ask(spec, "space", problem, device)
     if (reason := space.rejection(config)) is None:
         if (same := space.canonicalize(config)) != config:
             reason = f"the same program as {same.label}"
         elif not space.tries(config):
             off = [name for name, values in space.axes.items() if name in config and config[name] not in values]
             reason = f"{', '.join(f'{name} {config[name]}' for name in off) or 'it'} is not in the search space"
-    return None if reason is None or config == spec.default_config(problem, device) else reason
+    return None if reason is None or config == registry.ask(spec, "default_config", problem, device) else reason
 
 
 def _evidence(subject: Subject) -> Iterator[Finding]:
