@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tuner.errors import KernelError
+from tuner.errors import KernelError, UsageError
 from tuner.hardware.device import KNOWN
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
@@ -48,6 +48,14 @@ def test_defaults_are_safe(minimal):
     assert minimal.tolerance(Problem(64, 64, 64, dtype="int8")) == 0
     with pytest.raises(NotImplementedError):
         minimal.vendor(None)
+
+
+@pytest.mark.parametrize("version", ["v1", "1.0", "1", 1.0, True, 0, -1, None])
+def test_a_version_that_no_database_could_hold_is_refused_when_the_spec_is_made(minimal, version):
+    with pytest.raises(UsageError) as raised:
+        dataclasses.replace(minimal, version=version)
+    expected = f"the version of the kernel copy/copy must be a whole number from 1 on, got {version!r}"
+    assert str(raised.value) == expected
 
 
 def test_the_source_hash_is_that_of_the_files_that_launch_and_judge(minimal):

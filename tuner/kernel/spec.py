@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tuner.errors import BrokenKernelError, KernelError
+from tuner.errors import BrokenKernelError, KernelError, UsageError
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
@@ -114,7 +114,7 @@ class KernelSpec:
     Attributes:
         op: the operation it implements ("matmul").
         name: its name, unique within the op; a config names its kernel.
-        version: raised when old timings no longer hold for the kernel.
+        version: a whole number from 1 on, raised when old timings no longer hold for the kernel.
         supports: returns why it cannot serve a problem on a device (a sentence), or None when it can.
         space: returns its search space for a problem on a device.
         default_config: returns the config to use where nobody tuned the problem, by a formula.
@@ -155,6 +155,9 @@ class KernelSpec:
         origin: how another process imports the kernel, see `tuner.reference`; "" where its entry point says so.
         invariance: how bits are checked, where it serves problems with `invariant`; None where it does not.
         flops, bytes_moved: return the floating-point operations and the fewest bytes of device memory of a problem.
+
+    Raises:
+        UsageError: the version is no such number.
     """
 
     op: str
@@ -188,6 +191,9 @@ class KernelSpec:
     bytes_moved: Callable[[Problem], int] = lambda problem: problem.bytes_moved
 
     def __post_init__(self) -> None:
+        if isinstance(self.version, bool) or not isinstance(self.version, int) or self.version < 1:
+            which = f"the version of the kernel {self.op}/{self.name}"
+            raise UsageError(f"{which} must be a whole number from 1 on, got {self.version!r:.60}")
         if self.source_hash is None:
             by_files = functools.partial(_source_hash, self.launch, self.reference, self.make_inputs)
             object.__setattr__(self, "source_hash", by_files)
