@@ -159,6 +159,8 @@ def test_a_space_is_every_combination_of_its_values():
             "add: BLOCK of a config is {1}: expected a number, a truth value",
         ),
         ({"BLOCK": 64}, "add: the space gives BLOCK as 64: expected its values, (64,)"),
+        ({"BLOCK": (64, 128), "num_warps": ()}, "add: the space gives num_warps no value: expected at least one, or"),
+        ({"BLOCK": iter(())}, "add: the space gives BLOCK no value: expected at least one, or leave it out"),
         ([triton.Config({}, pre_hook=hook) for hook in (print, repr)], "two configs differ in nothing that is kept"),
     ],
 )

@@ -93,10 +93,14 @@ class ConfigList:
 
 
 def _combined(kernel: str, space: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
+    listed: dict[str, tuple[Any, ...]] = {}
     for name, values in space.items():
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             raise ConfigError(f"{kernel}: the space gives {name} as {values!r}: expected its values, ({values!r},)")
-    for values in itertools.product(*space.values()):
+        listed[name] = tuple(values)
+        if not listed[name]:
+            raise ConfigError(f"{kernel}: the space gives {name} no value: expected at least one, or leave it out")
+    for values in itertools.product(*listed.values()):
         pairs = dict(zip(space, values, strict=True))
         compilers = {name: pairs.pop(name) for name in COMPILERS if name in pairs}
         yield _triton_config(pairs, **compilers)
