@@ -199,6 +199,20 @@ def test_of_two_kernels_of_one_name_the_one_whose_entry_point_says_so_is_taken_e
     assert point.loads == ["matmul.one", "a"]
 
 
+def test_a_second_kernel_of_one_name_is_one_warning_that_names_both(install, installed, toy, caplog):
+    first, second = toy, dataclasses.replace(toy, version=2)
+    listed = installed("all", lambda: (first, second), "listed")
+    install(installed("matmul.toy", lambda: first, "one"), installed("matmul.toy", lambda: second, "two"), listed)
+    for _ in range(2):
+        assert (
+            registry.find("matmul", "toy") is registry.of("matmul")["toy"] is registry.specs()["matmul", "toy"] is first
+        )
+    assert caplog.messages == [
+        f"kernel {name} ({value}) is not used for matmul/toy: one has that name too: give one of them another"
+        for name, value in (("matmul.toy", "two"), ("all", "listed"))
+    ]
+
+
 def test_an_entry_point_that_promises_another_kernel_is_one_warning(install, point, caplog):
     install(point("matmul.one", "matmul/one"), point("matmul.two", "softmax/two"))
     assert sorted(registry.specs()) == [("matmul", "one")]

@@ -184,17 +184,16 @@ def check_cuobjdump(probed: dict[str, Any], *, needed: bool) -> Diagnosis:
 
 
 def check_kernels(probed: dict[str, Any]) -> list[Diagnosis]:
-    """Check that the installed kernels load."""
+    """Check that the installed kernels load, and that each is used."""
     kernels = probed["kernels"]
     findings = []
     for kernel in kernels:
-        if "error" in kernel:
-            found = f"{kernel['name']} ({kernel['value']}) did not load: {kernel['error']}"
+        findings += [Diagnosis("kernel", Status.OK, spec) for spec in kernel["specs"]]
+        for fault in kernel["faults"]:
+            found = f"{kernel['name']} ({kernel['value']}) {fault}"
             findings.append(
                 Diagnosis("kernel", Status.WRONG, found, "repair or uninstall the package that registers it")
             )
-        else:
-            findings += [Diagnosis("kernel", Status.OK, spec) for spec in kernel["specs"]]
     if not kernels:
         findings.append(
             Diagnosis("kernel", Status.WRONG, "none is installed", "pip install --force-reinstall triton-tuner")

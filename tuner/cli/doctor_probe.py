@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from tuner.kernel import registry
@@ -46,10 +47,7 @@ def _triton() -> dict[str, Any]:
     return {"version": triton.__version__, "cuobjdump": knobs.nvidia.cuobjdump.path}
 
 
-def _kernel(point: Any) -> dict[str, Any]:
-    def load() -> dict[str, Any]:
-        loaded = point.load()
-        specs = tuple(loaded) if isinstance(loaded, (tuple, list)) else (registry.spec_in(loaded) or loaded,)
-        return {"specs": [f"{spec.op}/{spec.name} version {spec.version}" for spec in specs]}
-
-    return {"name": point.name, "value": point.value, **_try(load)}
+def _kernel(point: EntryPoint) -> dict[str, Any]:
+    specs, faults = registry.used(point)
+    listed = [f"{spec.op}/{spec.name} version {spec.version}" for spec in specs]
+    return {"name": point.name, "value": point.value, "specs": listed, "faults": faults}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -58,7 +60,12 @@ def typed_dtype(ctx: click.Context) -> str | None:
 
 
 def find(name: str) -> KernelSpec:
-    """Return the kernel of a reference "module:name", or one of the installed kernels of an op."""
+    """Return the kernel of a reference "module:name", or one of the installed kernels of an op.
+
+    Raises:
+        UsageError: there is none, or it is a KernelSpec that no entry point gives, or one whose name another has.
+        KernelError: its module cannot be imported.
+    """
     if ":" in name:
         with limited_import(name):
             loaded = reference.load(name)
@@ -68,6 +75,8 @@ def find(name: str) -> KernelSpec:
             spec = named[0] if len(named) == 1 else None
         if spec is None:
             raise UsageError(_not_tuned(name, loaded))
+        if not spec.origin:
+            return _installed(name, spec)
     else:
         specs = [spec for (op, _), spec in registry.specs().items() if op == name]
         if not specs:
@@ -80,6 +89,39 @@ def find(name: str) -> KernelSpec:
             origins = " or ".join(f"--kernel {each.origin}" for each in specs)
             raise UsageError(f"{len(specs)} kernels are called {name!r}: type {origins}")
     return spec
+
+
+def _installed(name: str, spec: KernelSpec) -> KernelSpec:
+    """Return the KernelSpec of a reference as its entry point gives it; one that would not be used is an error."""
+    installed = registry.specs().get((spec.op, spec.name))
+    if installed is spec:
+        return spec
+    where, _, attribute = name.rpartition(":")
+    file = Path(where).resolve() if where.endswith(".py") else None
+    value = f"{_module_of(file) if file else where}:{attribute}"
+    holder = ""
+    for point in registry.points():
+        used, faults = registry.used(point)
+        if point.value == value and faults:
+            raise UsageError(f"{point.name} ({value}) {faults[0]}")
+        if installed in used:
+            holder = point.value
+            if holder == value and str(file) == getattr(sys.modules[point.module], "__file__", None):
+                return installed  # the file was imported under another name than the entry point's
+    if installed is not None:
+        which = f"the {spec.op}/{spec.name} that is installed, which is {holder}"
+        raise UsageError(f"{name} is not {which}: give one of them another name")
+    raise UsageError(
+        f"{name} is a KernelSpec without an entry point, which it needs (docs/own-kernel.md): in its package's "
+        f'pyproject.toml write "{spec.op}.{spec.name}" = "{value}" under [project.entry-points."{registry.GROUP}"], '
+        "and install the package"
+    )
+
+
+def _module_of(file: Path) -> str:
+    """Return the name by which an installed package would import a file of it."""
+    folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").exists(), file.parents))
+    return ".".join([*(folder.name for folder in reversed(folders)), file.stem])
 
 
 def _not_tuned(name: str, loaded: object) -> str:

@@ -29,6 +29,8 @@ CAPTURED = "an adopted library's kernel is launched by its captured calls alone:
 _added: dict[tuple[str, str, str], KernelSpec] = {}
 """Kernels added in this process by op, name and origin: two packages may give theirs one name."""
 _lost: list[str] = []
+_faults: dict[tuple[str, str], dict[str, str]] = {}
+"""Why entry points, by name and value, are not used: for one kernel, "op/name", or "" for all; a warning named each."""
 _left_out: set[str] = set()
 """Kernels whose code raised; a warning named each."""
 _log = logging.getLogger(__name__)
@@ -261,6 +263,7 @@ def forget() -> None:
     for known in (points, specs, of, find, _loaded):
         known.cache_clear()
     _left_out.clear()
+    _faults.clear()
 
 
 def _added_of(op: str) -> dict[str, KernelSpec]:
@@ -273,11 +276,28 @@ def _added_of(op: str) -> dict[str, KernelSpec]:
 
 def _first(among: tuple[EntryPoint, ...]) -> dict[tuple[str, str], KernelSpec]:
     """Load entry points; of two kernels with one name, prefer the one whose entry point is named so, then the first."""
-    found: dict[tuple[str, str], KernelSpec] = {}
+    found: dict[tuple[str, str], tuple[KernelSpec, EntryPoint]] = {}
     for point in sorted(among, key=lambda point: "." not in point.name):
         for spec in _loaded(point):
-            found.setdefault((spec.op, spec.name), spec)
-    return found
+            first, its = found.setdefault((spec.op, spec.name), (spec, point))
+            if first is not spec and not spec.origin:  # those that have an origin are told apart by it
+                _note_fault(point, f"{its.value} has that name too: give one of them another", f"{spec.op}/{spec.name}")
+    return {key: spec for key, (spec, _) in found.items()}
+
+
+def _note_fault(point: EntryPoint, why: str, kernel: str = "") -> None:
+    """Warn once of an entry point that is not used, or not for one of its kernels."""
+    known = _faults.setdefault((point.name, point.value), {})
+    if kernel not in known:
+        known[kernel] = f"is not used for {kernel}: {why}" if kernel else why
+        _log.warning("kernel %s (%s) %s", point.name, point.value, known[kernel])
+
+
+def used(point: EntryPoint) -> tuple[list[KernelSpec], list[str]]:
+    """Load every kernel; return those of an entry point that are used, and why it, or one of its own, is not."""
+    specs()
+    faults = _faults.get((point.name, point.value), {})
+    return [spec for spec in _loaded(point) if f"{spec.op}/{spec.name}" not in faults], list(faults.values())
 
 
 @functools.cache
@@ -288,10 +308,10 @@ def _loaded(point: EntryPoint) -> tuple[KernelSpec, ...]:
         listed = (one,) if one is not None else tuple(loaded)
         names = [f"{spec.op}.{spec.name}" for spec in listed]
     except (Exception, SystemExit) as e:  # noqa: BLE001  a third party's import may raise anything; ours must still load
-        _log.warning("kernel %s (%s) did not load: %s: %s", point.name, point.value, type(e).__name__, one_line(e))
+        _note_fault(point, f"did not load: {type(e).__name__}: {one_line(e)}")
         return ()
     if "." in point.name and names != [point.name]:
         found = ", ".join(names) or "nothing"
-        _log.warning("kernel %s (%s) is not used: it is %s: name it so", point.name, point.value, found)
+        _note_fault(point, f"is not used: it is {found}: name it so")
         return ()
     return listed
