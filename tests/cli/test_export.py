@@ -145,7 +145,13 @@ def test_where_newer_versions_of_all_kernels_are_installed_nothing_ships(
 
 def test_what_was_exported_has_no_stale_row_by_verify(tmp_path, run, make_database, make_row, install, toy):
     db = make_database(tmp_path / "tuner.db", make_row(16), make_row(64, kernel="other"))
-    install(dataclasses.replace(toy, version=2), dataclasses.replace(toy, name="other"))
+    other = dataclasses.replace(
+        toy,
+        name="other",
+        space=lambda *asked: dataclasses.replace(toy.space(*asked), kernel="other"),
+        default_config=lambda *_: Config("other", BLOCK_SIZE_M=16, num_warps=4),
+    )
+    install(dataclasses.replace(toy, version=2), other)
     assert run("verify", db)[0] == 0
     assert run("export", tmp_path / "out", "--db", db)[0] == 0
     _, out, _ = run("verify", tmp_path / "out")
