@@ -37,7 +37,8 @@ MEASURED_ON = "sm_90"
 MOST = 0.7
 """The largest correction, in log time: twice as long, or half."""
 MOST_SCALED_ROWS = 256
-"""Rows of A up to which there are trials of scales of blocks."""
+"""Rows of A of fp8 up to which there are trials of scales of blocks, and of the others up to which the estimates of
+kernels with models of their own are not beside what is corrected (decision 159)."""
 LEAF_UNIT = 1e-4
 """The unit of a leaf's part of a correction."""
 
@@ -76,7 +77,8 @@ def is_alike(problem: Problem, device: Device, *, exchanged: bool = False) -> bo
     if problem.scaling == "block":
         return problem.layout == "nt" and (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
     if dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype):
-        return problem.layout == "nt" and problem.fast_accum and dtype.ITEMSIZE[problem.out_dtype] == 2
+        few = (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
+        return few and problem.layout == "nt" and problem.fast_accum and dtype.ITEMSIZE[problem.out_dtype] == 2
     return {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)} == {2}
 
 

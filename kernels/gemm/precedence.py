@@ -39,7 +39,8 @@ def _two_rows(problem: Problem, device: Device) -> bool:
     convert than to read: of two rows its best config took 1.3 to 1.6 times as long as the fastest, its default 2.4 to
     3.7 times (benchmarks/data/scattered-fp8-h200.db.xz).
     """
-    slow = dtype.is_fp8(problem.a_dtype) and problem.layout == "nt" and device.features.wgmma
+    is_fp8 = dtype.is_fp8(problem.a_dtype) and problem.layout == "nt"
+    slow = is_fp8 and device.features.wgmma and _swapped(problem, device)
     return problem.m <= 2 and not slow and not calibration.applies_to_streams(problem, device)
 
 

@@ -494,6 +494,13 @@ def test_a_suite_that_somebody_edited_stays_when_more_is_recorded_and_a_line_say
     subprocess.run(line.rpartition(": ")[2], shell=True, check=True)
     assert sorted(each.n for each in captured.problems(folder)) == [64, 128]
     assert (folder / "edited.csv").read_text() == edited
+    path.write_text(edited)
+    os.utime(path, ns=(0, 0))
+    caplog.clear()
+    code, out, err = run("capture", "--out", folder, "--", sys.executable, "-c", "pass")
+    assert (code, err) == (0, f"{folder}: 2 families, 2 calls\n")  # the suite has one, and `tuner run` would tune that
+    (line,) = caplog.messages
+    assert line.endswith("edited1.csv'")
 
 
 def test_a_suite_that_nobody_edited_has_what_is_recorded_since(tmp_path):

@@ -128,7 +128,7 @@ def test_a_tuned_key_gets_its_config_and_an_untuned_one_the_nearest_with_one_lin
     ]
     told, typed = caplog.records[0].getMessage(), f"tuner run --kernel {__name__}:doubled"
     problem = "--problem N=3000,x_stride.one=true,dtype=float32"
-    assert told.endswith(f"to tune it: give the kernel inputs (@near.make_inputs), then {typed} {problem}")
+    assert told.endswith(f"to tune it: give the kernel inputs (@doubled.make_inputs), then {typed} {problem}")
     kernel.make_inputs(lambda problem: None)
     tuner.use(None)
     won("near", (key("near", N=100), config("near", 64, 8)), of=kernel)

@@ -1,4 +1,4 @@
-"""A trial of a model's code computes in the thread that calls it, and leaves torch's number of threads as it was."""
+"""Models are tried in the thread that calls `accelerate`; torch's numbers of threads stay what they were."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.models.trial import run_on_cpu  # noqa: E402
+from tuner.models.trial import one_thread  # noqa: E402
 
 PROGRAM = """
-import os, torch
-from tuner.models.trial import run_on_cpu
+import os, time, torch
+from tuner.models.trial import one_thread
 
 def attend(x):
     return torch.softmax(x @ x.mT, -1) @ x
@@ -25,7 +25,11 @@ def threads():
 
 x = torch.zeros(1, 32, 2, 128)
 before = threads()
-run_on_cpu(attend, x)
+with one_thread(), torch.no_grad():
+    attend(x)
+until = time.monotonic() + 10
+while threads() > before and time.monotonic() < until:
+    time.sleep(0.01)  # a thread that was joined is gone a moment later
 tried = threads()
 with torch.no_grad():
     attend(x)
@@ -35,10 +39,19 @@ print(before, tried, threads())
 
 @pytest.fixture
 def three_threads():
+    """What threads that start take, and this one has."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+def in_a_new_thread(function, *given):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function(*given)))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def test_a_trial_wakes_no_other_core():
@@ -50,31 +63,57 @@ def test_a_trial_wakes_no_other_core():
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_the_number_of_threads_is_as_it_was_also_where_a_trial_fails():
-    def fail() -> None:
-        raise RuntimeError(torch.get_num_threads())
+def test_threads_that_start_meanwhile_or_later_and_this_one_have_what_they_had():
+    found = []
 
-    assert run_on_cpu(torch.get_num_threads) == 1
+    def fail() -> None:
+        with one_thread():
+            found.extend([torch.get_num_threads(), in_a_new_thread(torch.get_num_threads)])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert found == [1, 3]
     assert torch.get_num_threads() == 3
-    assert run_on_cpu(fail) is None
-    assert torch.get_num_threads() == 3
+    assert in_a_new_thread(torch.get_num_threads) == 3
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_trials_of_two_threads_leave_the_number_as_it_was():
-    is_running, may_end = threading.Event(), threading.Event()
+def test_a_threads_own_number_is_not_made_everybodys():
+    def tried() -> tuple[int, int]:
+        torch.set_num_threads(2)
+        torch.get_num_threads()  # a thread takes everybody's when it first asks
+        main_sets_again.set()
+        is_set.wait(30)
+        with one_thread():
+            during = torch.get_num_threads()
+        return during, torch.get_num_threads()
 
-    def wait() -> int:
-        is_running.set()
-        may_end.wait(30)
-        return torch.get_num_threads()
+    main_sets_again, is_set, found = threading.Event(), threading.Event(), []
+    thread = threading.Thread(target=lambda: found.append(tried()))
+    thread.start()
+    main_sets_again.wait(30)
+    torch.set_num_threads(3)
+    is_set.set()
+    thread.join()
+    assert found == [(1, 2)]
+    assert in_a_new_thread(torch.get_num_threads) == 3
 
-    first = threading.Thread(target=run_on_cpu, args=(wait,))
-    second = threading.Thread(target=run_on_cpu, args=(torch.get_num_threads,))
-    first.start()
-    assert is_running.wait(30)
-    second.start()
+
+@pytest.mark.usefixtures("three_threads")
+def test_trials_of_two_threads_that_overlap_leave_what_was_there():
+    entered, may_end = [threading.Event() for _ in range(2)], threading.Event()
+
+    def tried(number: int) -> None:
+        with one_thread():
+            entered[number].set()
+            may_end.wait(30)
+
+    threads = [threading.Thread(target=tried, args=(number,)) for number in range(2)]
+    for thread, event in zip(threads, entered, strict=True):
+        thread.start()
+        assert event.wait(30)
     may_end.set()
-    first.join()
-    second.join()
-    assert torch.get_num_threads() == 3
+    for thread in threads:
+        thread.join()
+    assert in_a_new_thread(torch.get_num_threads) == 3

@@ -77,6 +77,9 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
         click.echo(f"{out}: {nothing[0]} was recorded", err=True)
         return
     parts += [f"{each} was recorded" for each in nothing]
+    if products and captured.is_edited(folder):
+        click.echo(f"{out}: {'; '.join(parts)}", err=True)
+        return
     typed = shlex.join(["tuner", *command, "--captured", str(out)])
     click.echo(f"{out / captured.SUITE if products else out}: {'; '.join(parts)}; to {does} them: {typed}", err=True)
 

@@ -86,7 +86,8 @@ def probe(timeout_s: float = PROBE_TIMEOUT_S) -> dict[str, Any]:
 
     It looks where this process does, and so where every command does: by `-m` or `-c` alone in the current folder, too.
     """
-    begin = f"import sys; sys.path[:] = {sys.path!a}; from tuner.cli import doctor_probe; doctor_probe.main()"
+    places = [place for place in sys.path if isinstance(place, str)]  # imports pass over all others
+    begin = f"import sys; sys.path[:] = {places!a}; from tuner.cli import doctor_probe; doctor_probe.main()"
     try:
         child = subprocess.run(
             [sys.executable, "-c", begin],

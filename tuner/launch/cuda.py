@@ -153,10 +153,14 @@ def load(name: str, binary: bytes, shared: int, device: int) -> Loaded:
         device: The index of the current device.
     """
     ensure_context()
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with _allowed_in_captures():
-        check(_call("cuModuleLoadData", byref(module), binary))
-        check(_call("cuModuleGetFunction", byref(function), module, name.encode()))
+        return _loaded(name, binary, shared, device)
+
+
+def _loaded(name: str, binary: bytes, shared: int, device: int) -> Loaded:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(_call("cuModuleLoadData", byref(module), binary))
+    check(_call("cuModuleGetFunction", byref(function), module, name.encode()))
 
     def attribute(which: int) -> int:
         found = ctypes.c_int()

@@ -77,8 +77,10 @@ def shipping(problem: Problem, match: Match) -> str:
 def how_to_tune(problem: Problem, typed: str) -> str:
     """What to do about a miss; `typed` is the command that tunes the problem, once its kernel has inputs."""
     spec = _spec(problem) if problem.is_keyed else None
-    before = "" if spec is None or spec.has_inputs() else f"give the kernel inputs (@{spec.name}.make_inputs), then "
-    return f"to tune it: {before}{typed}"
+    if spec is None or spec.has_inputs():
+        return f"to tune it: {typed}"
+    function = spec.origin.rpartition(":")[2]
+    return f"to tune it: give the kernel inputs (@{function}.make_inputs), then {typed}"
 
 
 def _spec(problem: Problem) -> KernelSpec | None:

@@ -22,6 +22,7 @@ from tuner.models.accelerate_norm import forms, is_norm, patch_norm
 from tuner.models.accelerate_residual import AddingLayer, linear_layers, patch_residuals
 from tuner.models.class_patch import restore_class
 from tuner.models.residual_form import forms_by_layer, may_add
+from tuner.models.trial import one_thread
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
@@ -68,6 +69,7 @@ class Acceleration(NamedTuple):
         return "; ".join([*done, *(f"left on torch ({why}): {_counted(names)}" for why, names in self.left.items())])
 
 
+@one_thread()
 def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[str] | None = None) -> Acceleration:
     """Run a model's linear layers, gated MLPs and experts on tuned kernels, its RMSNorms on fused ones; see `restore`.
 

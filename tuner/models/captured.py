@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import logging
 import os
 import shlex
@@ -139,16 +140,31 @@ def _could_write(folder: Path) -> bool:
     return True
 
 
-def _keeps_edited(folder: Path) -> bool:
-    """Whether the suite is not what was written: it is somebody's work and stays, which a line says."""
+def is_edited(folder: Path) -> bool:
+    """Whether a folder's suite is there and is not what was written.
+
+    Raises:
+        SuiteError: it cannot be read.
+    """
     path = folder / SUITE
     if not path.exists():
         return False
     first, end, rest = files.read_bytes(path, "suite", error=SuiteError).partition(b"\n")
-    if first + end == _digest_line(rest).encode():
+    return first + end != _digest_line(rest).encode()
+
+
+def _keeps_edited(folder: Path) -> bool:
+    """Whether the suite is somebody's work and stays, which a line says."""
+    path = folder / SUITE
+    if not is_edited(folder):
         return False
-    away = shlex.join(["mv", str(path), str(path.with_name("edited.csv"))])
-    _log.warning("%s was edited, so it stays without what was recorded since: to have it written anew: %s", path, away)
+    numbered = (folder / f"edited{number or ''}.csv" for number in itertools.count())
+    free = next(each for each in numbered if not each.exists())
+    _log.warning(
+        "%s was edited, so it stays without what was recorded since: to have it written anew: %s",
+        path,
+        shlex.join(["mv", str(path), str(free)]),
+    )
     return True
 
 

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,8 @@ _PLAIN = (bool, int, float, str)
 _KEPT = (list, dict, set)
 _SMALL = 1 << 20
 """The elements of buffers that are copied."""
-_threads_lock = threading.RLock()
+_threads_lock = threading.Lock()
+"""While it is held, a thread that starts may take what is set here."""
 
 
 class Trials(Generic[Found]):
@@ -105,29 +107,29 @@ def run_on_cpu(function: Callable[..., object], *args: object) -> object:
     """
     try:
         # Tensors of inference mode do not count their changes.
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-            torch.autocast("cpu", enabled=False),
-            torch.device("cpu"),
-            _one_thread(),
-        ):
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
             return function(*args)
     except Exception:  # noqa: BLE001  see `function`
         return None
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Have torch compute in the calling thread alone: waking other cores takes longer than all of a trial.
 
     On a host whose cores are busy, where several processes start at once, they keep it waiting for tens of
-    milliseconds.
+    milliseconds. A thread has a number of its own, and one that starts takes what was set last, in any thread: so
+    another thread sets that again.
     """
-    with _threads_lock:  # another thread's trial would take 1 for what to go back to
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
+    own = torch.get_num_threads()
+    with ThreadPoolExecutor(1) as another:
+        with _threads_lock:
+            last = another.submit(torch.get_num_threads).result()
+            torch.set_num_threads(1)
+            another.submit(torch.set_num_threads, last).result()
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            with _threads_lock:
+                torch.set_num_threads(own)
+                another.submit(torch.set_num_threads, last).result()

@@ -384,7 +384,7 @@ class Store(Listings, AbstractContextManager["Store"]):
             return
         # Nothing is removed here: a file that was only moved needs its log, and whoever opened another may use it.
         copied = "put a copy back"
-        if self._log is not None and file_id(log) == self._log:
+        if self._log is not None and file_id(path) is None and file_id(log) == self._log:
             remove = shlex.join(["rm", str(log), str(index)])
             copied = f"move it back, or type `{remove}`, whose rows SQLite would mix into a copy, and put a copy back,"
         raise StoreError(

@@ -27,7 +27,7 @@ looked: list[None] = []
 ruled: list[Any] = []
 formula = registry.default_config
 weight = stub_matmul.half(256, 256).t()
-eights = torch.empty(256, 256, dtype=torch.float8_e4m3fn).t()
+eights = torch.empty(1024, 512, dtype=torch.float8_e4m3fn).t()  # of 256 columns one binary serves every M
 gate, up = (stub_matmul.half(256, 256) for _ in range(2))
 norm_weight = torch.empty(256, dtype=torch.float16)
 keep: list[torch.Tensor] = []
@@ -50,8 +50,8 @@ def call(m: int) -> None:
     elif kind in ("norm", "gemma"):
         keep.append(rms_norm(stub_matmul.half(m, 256), norm_weight, 1e-5, offset=float(kind == "gemma")))
     elif kind == "scaled":
-        scales = {"scale_a": torch.empty(m, 1), "scale_b": torch.empty(1, 256)}
-        keep.append(matmul(torch.empty(m, 256, dtype=torch.float8_e4m3fn), eights, **scales))
+        scales = {"scale_a": torch.empty(m, 1), "scale_b": torch.empty(1, 1024)}
+        keep.append(matmul(torch.empty(m, 512, dtype=torch.float8_e4m3fn), eights, **scales))
     else:
         keep.append(matmul(stub_matmul.half(m, 256, shift=kind == "unaligned"), weight))
 
