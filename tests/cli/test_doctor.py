@@ -195,6 +195,11 @@ def test_a_process_that_dies_on_import_is_told(monkeypatch, tmp_path):
     assert "ended with -6" in machine.probe()["error"]
 
 
+def test_an_entry_of_the_path_that_is_no_text_is_passed_over_as_imports_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    assert "error" not in machine.probe()
+
+
 def test_what_lies_in_the_current_folder_is_not_taken_for_installed(tmp_path, monkeypatch):
     """As for `tuner run` of a shell's `tuner`, whose path begins with the folder of that program."""
     pytest.importorskip("triton", reason="Triton is not installed: no machine without it is healthy")

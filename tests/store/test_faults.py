@@ -219,6 +219,22 @@ def test_the_log_of_a_database_that_took_the_place_is_not_called_one_to_remove(
         assert other.count_trials() == 0
 
 
+def test_the_log_of_a_file_that_was_moved_into_the_place_is_not_called_one_to_remove(
+    store, database, run, device, environment, make_trial
+):
+    """SQLite goes on in the log that it finds there, so it is the newcomer's too."""
+    store.record(run, [make_trial(16)])
+    fleet = database.with_name("fleet.db")
+    with Store.open(str(fleet)):
+        pass
+    fleet.replace(database)
+    with Store.open(str(database)) as other:
+        other.begin_run(device, environment, argv=["tuner", "run"], host="node2")
+        with pytest.raises(StoreError) as raised:
+            store.record(run, [make_trial(32)])
+    assert "rm " not in str(raised.value)
+
+
 def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
     for use in (lambda path: Store.open(path, read_only=True), health.check, health.current):
         with pytest.raises(StoreError, match=r"no database at .*tuner\.db: `tuner run` makes one"):
