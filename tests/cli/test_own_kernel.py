@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="what `--kernel` names is imported beside torch and Triton")
+pytest.importorskip("triton", reason="what `--kernel` names is imported beside torch and Triton")
+
 SPEC = """
 from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config

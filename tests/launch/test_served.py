@@ -197,7 +197,9 @@ def test_one_scale_for_both_operands_and_two_are_told_apart(served):
     calls = report.printed["calls"]
     assert [told["looked"] for told in calls] == [1, 1, 0, 0]
     for launch, told in zip(report.launches, calls, strict=True):
-        assert addresses(launch) == [*told["given"][:2], told["out"], *told["given"][2:]]
+        a, b, scale_a, scale_b = told["given"]
+        # The kernel exchanges the operands, and takes the second for its narrow tiles once more.
+        assert addresses(launch) == [b, a, told["out"], b, scale_b, scale_a]
 
 
 def test_a_hook_hears_of_launches_which_then_go_the_ordinary_way(served):

@@ -298,8 +298,10 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
             self.register()  # by now the kernel has a name
         is_strict = not device.is_interpreter and strict.is_on()
         with self.calling(problem, call):
-            is_measured = self.measure is not None and not is_strict
-            match = lookups.resolver().answer(problem, device, is_measured=is_measured)
+            if self.measure is None or is_strict:
+                match = lookups.lookup(problem, device)
+            else:
+                match = lookups.resolver().answer(problem, device, is_measured=True)
             others = [match.config, *self.in_order(problem)]
             if is_strict:
                 others[1:1] = lookups.near_configs(problem, device)
