@@ -174,15 +174,26 @@ def test_a_tie_that_is_not_close_to_the_fastest_does_not_win():
     assert job.candidates[0] == job.default
 
 
-def test_kernels_whose_simplicity_cannot_be_compared_are_an_error_that_shows_it():
+def unordered(_config):
+    raise TypeError("no such field")
+
+
+@pytest.mark.parametrize(
+    ("simplicity", "message"),
+    [
+        (lambda _config: ("word",), r"^simplicity returns what cannot be compared, .*\('word',\).*: have it"),
+        (unordered, "^simplicity of the kernel .* failed: TypeError: no such field: mend it"),
+    ],
+)
+def test_kernels_whose_simplicity_fails_or_cannot_be_compared_are_an_error_that_shows_it(simplicity, message):
     job, _ = job_of(lambda config: None, trials=3)
     settle(job, [100.0] * 3)
     first, *others = job.candidates
     job.specs = {
-        name: dataclasses.replace(spec, simplicity=lambda config: ("word",) if config == others[0] else (1,))
+        name: dataclasses.replace(spec, simplicity=lambda config: simplicity(config) if config == others[0] else (1,))
         for name, spec in job.specs.items()
     }
-    with pytest.raises(KernelError, match=r"^simplicity returns what cannot be compared, .*\('word',\).*: have it"):
+    with pytest.raises(KernelError, match=message):
         job.verdict({config.digest: [100.0] * 30 for config in (first, *others)})
 
 

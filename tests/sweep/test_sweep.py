@@ -484,7 +484,6 @@ CARELESS = {
     "precedence raises": "precedence of the kernel careless/careless failed: TypeError: no such",
     "precedence gives high": "precedence of the kernel careless/careless returned 'high': expected a whole number",
     "unmeasurable raises": "unmeasurable of the kernel careless/careless failed: TypeError: no such",
-    "simplicity raises": "simplicity of the kernel careless/careless failed: TypeError: no such",
     "unmeasurable gives True": "unmeasurable of the kernel careless/careless returned True: expected None",
 }
 

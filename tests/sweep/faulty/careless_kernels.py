@@ -38,17 +38,9 @@ def _careless(name, right):
     return function
 
 
-def _simplicity(config):
-    if config["behaviour"] == "unordered":
-        raise TypeError("no such\nfield")
-    return (config["index"],)
-
-
 def _space(problem, device):
     found = dataclasses.replace(faulty_kernels.SPEC.space(problem, device), kernel=NAME)
     fault = str(dict(problem.extras).get("fault", ""))
-    if fault == "simplicity raises":  # it is asked of configs alone
-        return dataclasses.replace(found, axes={**found.axes, "behaviour": ("unordered",)})
     if fault.startswith("axis "):
         return dataclasses.replace(found, axes={**found.axes, "index": 0 if fault == "axis 0" else ()})
     rejects = _careless("rejects", lambda *_: None)
@@ -73,5 +65,4 @@ SPEC = dataclasses.replace(
     precedence=_careless("precedence", lambda *_: 0),
     unmeasurable=_careless("unmeasurable", lambda _problem: None),
     compile_class=_careless("compile_class", lambda _problem, config: str(config)),
-    simplicity=_simplicity,
 )
