@@ -27,7 +27,7 @@ from tuner.kernel.config import Config
 from tuner.kernels.cost import features
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.cost.terms import Terms
-from tuner.kernels.space import odd_rows
+from tuner.kernels.space import odd_rows, tile_resources
 from tuner.problem import Problem, dtype
 
 _log = logging.getLogger(__name__)
@@ -36,9 +36,11 @@ MEASURED_ON = "sm_90"
 """The architecture whose trials the forests were fitted on."""
 MOST = 0.7
 """The largest correction, in log time: twice as long, or half."""
-MOST_SCALED_ROWS = 256
-"""Rows of A of fp8 up to which there are trials of scales of blocks, and of the others up to which the estimates of
-kernels with models of their own are not beside what is corrected (decision 159)."""
+MOST_OTHER_ROWS = 256
+"""Rows of A up to which there are trials of scales of blocks, and of operands or outputs other than 16-bit ones up to
+which the estimates of kernels with models of their own are not beside what is corrected (decision 159)."""
+MOST_INT8_ROWS = 16
+"""The same of int8: of 17 to 256 rows the forests rank `swap_ab` and `warp_specialized` wrongly (decision 160)."""
 LEAF_UNIT = 1e-4
 """The unit of a leaf's part of a correction."""
 
@@ -62,24 +64,26 @@ class Forest(NamedTuple):
 
 
 def is_alike(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
-    """Whether trials of problems like this one, on a device like this one, are among those that the forests know.
+    """Whether the forests rank problems like this one well on a device like this one.
 
-    Of fp8 without scales of blocks there are none, but features count in bytes and times: on 120 problems on an H200
-    the forests of 16-bit operands rank it better than forests of these alone do, held out (decision 159).
+    They were fitted on scales of blocks and on 16-bit operands and outputs. Features count in bytes and times, so
+    forests of the latter also rank other operands that wgmma takes as they are stored, of few rows (decisions 159 and
+    160).
 
     Args:
-        problem: of 16-bit or fp8 operands.
+        problem: of any operands.
         device: where.
         exchanged: whether the problem is given as a kernel sees it that exchanges the operands.
     """
     if device.arch != MEASURED_ON or problem.op != "matmul" or any(odd_rows.odd(problem)):
         return False
+    most = MOST_INT8_ROWS if problem.a_dtype == "int8" else MOST_OTHER_ROWS
+    few = (problem.n if exchanged else problem.m) <= most
     if problem.scaling == "block":
-        return problem.layout == "nt" and (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
-    if dtype.is_fp8(problem.a_dtype) and dtype.is_fp8(problem.b_dtype):
-        few = (problem.n if exchanged else problem.m) <= MOST_SCALED_ROWS
-        return few and problem.layout == "nt" and problem.fast_accum and dtype.ITEMSIZE[problem.out_dtype] == 2
-    return {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)} == {2}
+        return problem.layout == "nt" and few
+    size, other, stored = (dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype))
+    known, likely = size == stored == 2, few and tile_resources.suits_wgmma(problem) and problem.precision != "tf32x3"
+    return size == other and (known or likely)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -89,7 +93,7 @@ def applies(problem: Problem, device: Device, *, exchanged: bool = False) -> boo
 
 
 def applies_to_streams(problem: Problem, device: Device) -> bool:
-    """Whether the forests say how the estimates of `gemv` err: for 16-bit operands with B stored [N, K] alone."""
+    """Whether the forests say how the estimates of `gemv` err: with B stored [N, K], but for fp8, which it converts."""
     return problem.layout[1] == "t" and not dtype.is_fp8(problem.a_dtype) and applies(problem, device)
 
 

@@ -38,6 +38,18 @@ _MOST_AGAIN = 3
 _BEYOND = 0.38
 """How many times as fast as from memory TMA fills what its boxes have outside of an operand: less than once, for rows
 that are not there cost more than rows that are; fitted on 72 to 224 rows of A."""
+_FMA_CYCLES, _FMA_SUM_CYCLES = 12.0, 0.8
+"""Cycles of a warp for each element along K without tensor cores, and for each of a thread's sums; fitted."""
+_FMA_SHARES = {"nt": 1.0, "nn": 0.35, "tt": 0.7, "tn": 0.25}
+"""What is left of these by layout: operands that do not run along K are read side by side; fitted, but for tn."""
+_FMA_TALL = 0.9
+"""What is left of these of a tile with more rows than columns; measured."""
+_TRANSPOSED_BYTES = {(1, True): 6.5, (1, False): 5.2, (4, True): 11.0, (4, False): 8.5}
+"""Bytes a cycle of a multiprocessor at which operands are stored along K for wgmma, by the size of an element and
+whether descriptors load; of 64 rows or columns, fitted as what follows is."""
+_ADDED_CYCLES, _ADDED_COLUMN_CYCLES = 310.0, 1.9
+"""Cycles of a warpgroup that waits for the products of its 64 rows and 128 elements along K, and adds them to its sums,
+and those for each column; fitted."""
 _WARPGROUP_ROWS = 64
 """Rows that a warpgroup multiplies (PTX ISA, wgmma.mma_async)."""
 _THREAD_REGISTERS = 50
@@ -186,7 +198,10 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    products, row_bytes = _product_cycles(sides, problem, device, asynchronous=asynchronous), problem.k * size
+    products = _product_cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
+    alone, row_bytes = products / min(1.0, sides.warps / 4), problem.k * size
+    if asynchronous and not (loop.specialized or loop.in_cluster):
+        alone = max(alone, _added_cycles(sides, problem))
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
     beyond = _beyond(sides, loop, problem)
     boxes = beyond if loop.by_tma and not loop.in_cluster else (0, 0)
@@ -211,7 +226,7 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         asynchronous=asynchronous,
         resident=_resident(sides, loop, device),
         products=products,
-        alone=products / min(1.0, sides.warps / 4),
+        alone=alone,
         intake=intake,
         busy=max(max(products, loaded) + _OVERLAP * min(products, loaded), intake),
         latency=_LATENCY[loop.by_tma] * (odd_rows.LATER if odd else 1.0),
@@ -259,20 +274,52 @@ def _issue_cycles(sides: Sides, problem: Problem, device: Device) -> float:
     return _ISSUE_CYCLES * loads / (device.warp_size * sides.warps)
 
 
-def _product_cycles(sides: Sides, problem: Problem, device: Device, *, asynchronous: bool) -> float:
+def _product_cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool) -> float:
     """One program's multiply-adds of one step along K."""
     width = sides.width
     macs = sides.rows * width * sides.length
     if not tile_resources.uses_tensor_cores(problem):
-        return macs / 128  # CUDA C++ Programming Guide, throughput of native arithmetic instructions, sm_89 and sm_90
-    size = dtype.ITEMSIZE[problem.a_dtype]
-    rate = device.features.macs * 2 / size
+        return _multiply_add_cycles(sides, problem) if device.vendor == "nvidia" else macs / 128
+    size, has = dtype.ITEMSIZE[problem.a_dtype], device.features
+    rate = has.macs * 2 / size
     if asynchronous:
         instructions = sides.rows / 64 * (sides.length * size / 32)
-        return max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
-    has = device.features
-    # Hopper's mma.sync has no 8-bit floats: they are multiplied as 16-bit ones.
-    return macs / (rate * has.mma_sync_share * (0.5 if size == 1 and has.wgmma else 1.0))
+        products = max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
+    else:
+        # Hopper's mma.sync has no 8-bit floats: they are multiplied as 16-bit ones.
+        products = macs / (rate * has.mma_sync_share * (0.5 if size == 1 and has.wgmma else 1.0))
+    if not has.wgmma:
+        return products
+    return products + _transposed_cycles(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
+
+
+def _multiply_add_cycles(sides: Sides, problem: Problem) -> float:
+    """One program's multiply-adds of one step without tensor cores: mostly loads of operands from shared memory."""
+    sums = sides.rows * sides.width / (32 * sides.warps)
+    share = _FMA_SHARES[problem.layout] * (_FMA_TALL if sides.rows > sides.width else 1.0)
+    return share * sides.length * sides.warps * (_FMA_CYCLES + _FMA_SUM_CYCLES * sums)
+
+
+def _added_cycles(sides: Sides, problem: Problem) -> float:
+    """Cycles of one step of a program by itself where products are added in float32, 128 of them at a time."""
+    if problem.fast_accum or not dtype.is_fp8(problem.a_dtype):
+        return 0.0
+    blocks = sides.rows / (_WARPGROUP_ROWS * sides.warps / 4)
+    return sides.length / 128 * blocks * (_ADDED_CYCLES + _ADDED_COLUMN_CYCLES * sides.width)
+
+
+def _transposed_cycles(sides: Sides, problem: Problem, *, by_tma: bool, asynchronous: bool) -> float:
+    """Cycles in which operands of one step are stored along K, as tensor cores take all but 16-bit ones."""
+    size, cycles = dtype.ITEMSIZE[problem.a_dtype], 0.0
+    if size == 2 or (size == 4 and not asynchronous):
+        return cycles
+    for extent, along_k in ((sides.rows, problem.layout[0] == "n"), (sides.width, problem.layout[1] == "t")):
+        if asynchronous:
+            bytes_per_cycle = _TRANSPOSED_BYTES[size, by_tma] * min(1.0, 64 / extent) ** 0.4
+        else:
+            bytes_per_cycle = min(40.0, 0.4 * extent)
+        cycles += 0.0 if along_k else extent * sides.length * size / bytes_per_cycle
+    return cycles
 
 
 def _unrounded(problem: Problem) -> bool:

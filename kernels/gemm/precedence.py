@@ -32,30 +32,39 @@ _LARGE = 512
 
 
 def _two_rows(problem: Problem, device: Device) -> bool:
-    """Match one or two rows of A. With more, the sums of `gemv` fill the registers.
+    """Match up to two rows of A, or four without tensor cores, unless estimates tell better which kernel is fastest.
 
-    Source: 4x11008x4096 in benchmarks/results/ops-h200.json, where the default of `gemv` took 1.9 times as long as the
-    best config, and that of `swap_ab` 1.3 times. On Hopper it is never the fastest for fp8, which takes longer to
-    convert than to read: of two rows its best config took 1.3 to 1.6 times as long as the fastest, its default 2.4 to
-    3.7 times (benchmarks/data/scattered-fp8-h200.db.xz).
+    With more, the sums of `gemv` fill the registers: at 4x11008x4096 in benchmarks/results/ops-h200.json its default
+    took 1.9 times as long as the best config, and that of `swap_ab` 1.3 times. On an H200 it is the fastest for one to
+    four rows of float32, and hardly ever for 8-bit operands or B stored [K, N]: there its best config took 1.3 to 2.2
+    times as long as the fastest (benchmarks/data/scattered-fp8-h200.db.xz, scattered-others-h200.db.xz).
     """
-    is_fp8 = dtype.is_fp8(problem.a_dtype) and problem.layout == "nt"
-    slow = is_fp8 and device.features.wgmma and _swapped(problem, device)
-    return problem.m <= 2 and not slow and not calibration.applies_to_streams(problem, device)
+    with_tensor_cores = tile_resources.uses_tensor_cores(problem)
+    most = 2 if with_tensor_cores or problem.layout[1] == "n" else 4
+    if problem.m > most or calibration.applies_to_streams(problem, device):
+        return False
+    is_told = calibration.applies(problem, device) and _swapped(problem, device)
+    return not is_told and not (with_tensor_cores and _by_all_loads(problem, device))
 
 
 def _one_calibrated_row(problem: Problem, device: Device) -> bool:
     return problem.m == 1 and calibration.applies_to_streams(problem, device)
 
 
-def _is_calibrated_fp8(problem: Problem, device: Device) -> bool:
-    is_fp8 = dtype.is_fp8(problem.a_dtype) and problem.scaling != "block"
-    return is_fp8 and calibration.applies(problem, device)
+def _by_all_loads(problem: Problem, device: Device) -> bool:
+    """Match few rows that wgmma does not take as they are stored, and what no tensor core multiplies, on Hopper.
+
+    The cost model knows what storing operands along K takes and what multiply-adds do, so that kernels of Triton's are
+    compared. Source: benchmarks/results/few-rows-h200.json.
+    """
+    few = problem.m <= _SWAPPED_ROWS or not tile_resources.uses_tensor_cores(problem)
+    return device.features.wgmma and few and not tile_resources.suits_wgmma(problem)
 
 
 def _are_compared(problem: Problem, device: Device) -> bool:
-    """Match operands whose kernels for few rows are all compared: of 16 bits, and fp8 where the calibration speaks."""
-    return dtype.ITEMSIZE[problem.a_dtype] == 2 or _is_calibrated_fp8(problem, device)
+    """Match operands whose kernels for few rows are all compared: 16-bit ones, others where the calibration speaks."""
+    wide = dtype.ITEMSIZE[problem.a_dtype] == 2
+    return wide or (problem.scaling != "block" and calibration.applies(problem, device))
 
 
 def _is_few_wide_rows(problem: Problem, device: Device) -> bool:
@@ -212,6 +221,10 @@ TABLE = (
     Line(4, "any_height", _few_rows_of_fp8),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_clusters),
+    Line(4, "swap_ab", _by_all_loads),
+    Line(4, "split_k", _by_all_loads),
+    Line(4, "pointer", _by_all_loads),
+    Line(4, "tma", _by_all_loads),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),
     Line(2, "persistent_tma", _second_tiles),

@@ -69,7 +69,8 @@ def formula_axes(problem: Problem, device: Device) -> dict[str, tuple[Value, ...
         return {}
     size = dtype.ITEMSIZE[problem.a_dtype]
     longest = tile_resources.next_power_of_two(max(tile_resources.shortest_k(problem), problem.k))
-    lengths = {min(longest, row // size) for row in (128, 256, 512)}
+    rows = (128, 256, 512) if tile_resources.uses_tensor_cores(problem) else (128, 256)
+    lengths = {min(longest, row // size) for row in rows}
     return {"BLOCK_SIZE_K": tuple(lengths), "LOADS": loads(problem, device)[-1:]}
 
 

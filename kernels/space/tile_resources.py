@@ -41,6 +41,11 @@ def uses_tensor_cores(problem: Problem) -> bool:
     return problem.precision != "ieee"
 
 
+def suits_wgmma(problem: Problem) -> bool:
+    """Whether tensor cores multiply operands that are stored as wgmma takes them: along K, all but 16-bit ones."""
+    return uses_tensor_cores(problem) and (dtype.ITEMSIZE[problem.a_dtype] == 2 or problem.layout == "nt")
+
+
 def asynchronous(config: Config, problem: Problem, device: Device) -> bool:
     """Whether a config's `tl.dot` reads its operands from shared memory: see `reads_shared`."""
     block_m, block_n, _ = tile(config)

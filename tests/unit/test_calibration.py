@@ -52,22 +52,45 @@ def model_us(config: Config, problem: Problem) -> float:
 @pytest.mark.parametrize(
     "problem",
     [
-        linear(72, 6144, 4096, dtype="i8"),
-        linear(72, 6144, 4096, dtype="e4m3", fast_accum=False),
-        linear(72, 6144, 4096, dtype="e4m3", out_dtype="fp32"),
+        linear(17, 6144, 4096, dtype="i8"),
+        linear(72, 6144, 4096, dtype="fp32"),
+        linear(72, 6144, 4096, dtype="fp32", precision="tf32x3"),
+        linear(72, 6144, 4096, dtype="fp32", precision="tf32", layout="nn"),
+        linear(16, 6144, 4096, dtype="i8", layout="nn"),
+        linear(257, 6144, 4096, dtype="e4m3"),
         linear(72, 6144, 4100),
-        linear(72, 6144, 4096, out_dtype="fp32"),
+        linear(257, 6144, 4096, out_dtype="fp32"),
     ],
-    ids=["int8", "fp8 added in registers", "wide sums of fp8", "odd rows", "wide sums"],
+    ids=[
+        "int8",
+        "float32",
+        "three products of TF32",
+        "TF32 not along K",
+        "int8 not along K",
+        "rows of fp8",
+        "odd rows",
+        "wide sums",
+    ],
 )
 def test_what_no_trial_speaks_of_keeps_the_cost_model_s_estimate(problem):
     assert not calibration.applies(problem, H200)
     assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) == model_us(SWAPPED, problem)
 
 
-@pytest.mark.parametrize("scaling", ["none", "scalar", "row"])
-def test_fp8_is_corrected_by_what_is_known_of_16_bits(scaling):
-    problem = linear(72, 6144, 4096, dtype="e4m3", scaling=scaling)
+@pytest.mark.parametrize(
+    "named",
+    [
+        *({"dtype": "e4m3", "scaling": scaling} for scaling in ("none", "scalar", "row")),
+        {"dtype": "e4m3", "fast_accum": False},
+        {"dtype": "e4m3", "out_dtype": "fp32"},
+        {"dtype": "i8"},
+        {"dtype": "fp32", "precision": "tf32"},
+        {"out_dtype": "fp32"},
+    ],
+    ids=str,
+)
+def test_other_operands_of_few_rows_are_corrected_by_what_is_known_of_16_bits(named):
+    problem = linear(16 if named.get("dtype") == "i8" else 72, 6144, 4096, **named)
     assert calibration.applies(problem, H200)
     assert swap_ab.SPEC.estimate_us(SWAPPED, problem, H200) != model_us(SWAPPED, problem)
 
@@ -85,6 +108,33 @@ EIGHT_BITS = {
 def test_defaults_of_fp8_are_by_kernels_that_were_the_fastest(shape):
     scaling = "row" if shape[0] == 13 else "none"
     assert registry.default_config(linear(*shape, dtype="e4m3", scaling=scaling), H200).kernel == EIGHT_BITS[shape]
+
+
+OTHERS = {
+    "swap_ab": (linear(3, 1536, 9472, dtype="i8"), linear(6, 1152, 5888, dtype="fp32")),
+    "gemv": (linear(1, 54400, 2496, dtype="fp32"), linear(4, 1536, 2048, dtype="fp32")),
+    "split_k": (
+        linear(32, 2176, 9600, dtype="fp32", layout="nn"),
+        linear(14, 3584, 28160, dtype="fp32", precision="tf32", layout="nn"),
+    ),
+    "pointer": (linear(4, 7168, 6656, dtype="fp32", precision="tf32", layout="nn"),),
+    "warp_specialized": (
+        linear(24, 24640, 1728, dtype="fp32", precision="tf32"),
+        linear(10, 34432, 4096, dtype="e4m3", fast_accum=False),
+    ),
+    "cluster_k": (
+        linear(2, 1664, 23040, layout="nn"),
+        linear(208, 1024, 5376, dtype="e4m3", fast_accum=False),
+        linear(6, 3072, 6400, dtype="e4m3", fast_accum=False, scaling="row"),
+        linear(48, 1792, 7936, out_dtype="fp32"),
+    ),
+}
+"""The kernel of the fastest of some eighty trials (data/scattered-others-h200.db.xz), and problems."""
+
+
+@pytest.mark.parametrize(("kernel", "problem"), [(name, one) for name, some in OTHERS.items() for one in some], ids=str)
+def test_defaults_of_other_operands_are_by_kernels_that_were_the_fastest(kernel, problem):
+    assert registry.default_config(problem, H200).kernel == kernel
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(2437, 7168, 8192), (2046, 10240, 5120), (4989, 4096, 4096)])

@@ -159,3 +159,17 @@ def test_what_is_remembered_of_a_tile_knows_the_devices_clock_and_bandwidth():
     problem = linear(16, 28672, 4096)
     first, second = (swap_ab.terms(SWAPPED, problem, device).us for device in (H200, slow))
     assert second > 1.5 * first
+
+
+@pytest.mark.parametrize(("named", "longer"), [({"dtype": "bf16"}, 1.0), ({"precision": "tf32"}, 2.0), ({}, 0.5)])
+def test_operands_that_tensor_cores_take_along_k_alone_cost_what_storing_them_so_takes(named, longer):
+    """16-bit ones they take either way, and plain multiply-adds read them faster side by side."""
+    along_k, across = (Problem(64, 4096, 14336, **{"dtype": "fp32", **named}, layout=layout) for layout in ("nt", "nn"))
+    ratio = took(WIDE, across) / took(WIDE, along_k)
+    assert ratio == 1 if longer == 1 else (ratio > longer if longer > 1 else ratio < longer)
+
+
+def test_products_of_fp8_that_are_added_in_float32_keep_a_lone_program_waiting():
+    fast, exact = (Problem(64, 2048, 28672, dtype="e4m3", layout="nt", fast_accum=fast) for fast in (True, False))
+    lone = WIDE.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_K=128, num_stages=12, num_warps=4)
+    assert took(lone, exact) > 1.3 * took(lone, fast)

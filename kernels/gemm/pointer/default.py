@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from tuner.problem import Problem, dtype
 _SAME = 0.02
 """Estimates that differ by less, in log time, are equal: without it tiles of a few sums win by a hair, with more worse
 ones do (on recorded landscapes)."""
+_SHORT = 16
+"""BLOCK_SIZE_K of float32 beside which a thread has registers for 128 sums."""
 
 
 class _Candidate(NamedTuple):
@@ -61,28 +64,44 @@ def _interpreted(problem: Problem) -> _Candidate:
 
 def _candidates(problem: Problem, device: Device) -> Iterator[_Candidate]:
     """Every tile, at a few lengths along K, with a pipeline as deep as fits and one as deep as fits twice."""
-    size, lengths = dtype.ITEMSIZE[problem.a_dtype], _lengths(problem)
+    size = dtype.ITEMSIZE[problem.a_dtype]
     deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else 6
+    for m, n, k, warps in _tiles(problem, device):
+        steps, reads_shared = -(-problem.k // k), tile_resources.reads_shared(m, n, warps, problem, device)
+        # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
+        alone, twice = (
+            _depth(min(deepest, steps, limit // (k * (m + n) * size) + (not reads_shared)))
+            for limit in (device.shared_bytes - 16, (device.shared_bytes - 1024) // 2 - 16)
+        )
+        yield _candidate(m, n, k, alone, warps)
+        if 3 <= twice < alone:
+            yield _candidate(m, n, k, twice, warps)
+
+
+def _tiles(problem: Problem, device: Device) -> Iterator[tuple[int, int, int, int]]:
+    """BLOCK_SIZE_M, N and K and num_warps."""
     rows, columns = (
         [block for block in (16, 32, 64, 128, 256) if block < 2 * max(16, extent)] for extent in (problem.m, problem.n)
     )
-    for m, n in ((m, n) for m in rows for n in columns if m * n <= 128 * 256):
-        # 64 sums a thread, 8 at least; four warps wherever they have work.
-        warps = min(8, max(1, min(4, m * n // 256), m * n // (64 * device.warp_size)))
-        reads_shared = tile_resources.reads_shared(m, n, warps, problem, device)
-        # Twice as many sums fit beside operands in shared memory, and on CDNA; else 128x256x64 spilled (sm_80, sm_90).
-        if m * n > 64 * device.warp_size * warps and not reads_shared and device.vendor != "amd":
-            continue
-        for k in lengths:
-            steps = -(-problem.k // k)
-            # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
-            alone, twice = (
-                _depth(min(deepest, steps, limit // (k * (m + n) * size) + (not reads_shared)))
-                for limit in (device.shared_bytes - 16, (device.shared_bytes - 1024) // 2 - 16)
-            )
-            yield _candidate(m, n, k, alone, warps)
-            if 3 <= twice < alone:
-                yield _candidate(m, n, k, twice, warps)
+    for m, n, k in itertools.product(rows, columns, _lengths(problem)):
+        for warps in _warps(m * n, problem, device) if m * n <= 128 * 256 else ():
+            # Twice as many sums fit beside operands in shared memory, on CDNA, and beside short rows that no tensor
+            # core multiplies; else 128x256x64 spilled (sm_80, sm_90).
+            short = k <= _SHORT and not tile_resources.uses_tensor_cores(problem)
+            beside = short or device.vendor == "amd" or tile_resources.reads_shared(m, n, warps, problem, device)
+            if m * n <= (128 if beside else 64) * device.warp_size * warps:
+                yield m, n, k, warps
+
+
+def _warps(sums: int, problem: Problem, device: Device) -> tuple[int, ...]:
+    """Warps of a tile: for 64 sums a thread, 8 at least, and four warps wherever they have work.
+
+    Without tensor cores, and with B stored [N, K], fewer are often faster: a warp takes its operands from shared memory
+    element by element (decision 160).
+    """
+    if device.vendor == "nvidia" and not tile_resources.uses_tensor_cores(problem) and problem.layout[1] == "t":
+        return tuple(warps for warps in (1, 2, 4, 8) if sums >= 8 * device.warp_size * warps)
+    return (min(8, max(1, min(4, sums // 256), sums // (64 * device.warp_size))),)
 
 
 def _depth(most: int) -> int:
@@ -97,12 +116,9 @@ def _lengths(problem: Problem) -> set[int]:
     """
     size = dtype.ITEMSIZE[problem.a_dtype]
     longest = tile_resources.next_power_of_two(max(tile_resources.shortest_k(problem), problem.k))
-    if tile_resources.asynchronous_copies(problem) < 2:
-        rows: tuple[int, ...] = (64, 128)
-    elif tile_resources.uses_tensor_cores(problem):
+    rows: tuple[int, ...] = (64, 128)
+    if tile_resources.asynchronous_copies(problem) == 2 and tile_resources.uses_tensor_cores(problem):
         rows = (128, *(row for row in (256, 512) if 4 * row <= problem.k * size))
-    else:
-        rows = (128,)
     return {min(256, longest, row // size) for row in rows}
 
 

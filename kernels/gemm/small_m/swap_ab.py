@@ -32,7 +32,7 @@ VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
 _ROWS = (16, 32, 64, 128)
-"""Rows of A in a default's tile. Before Triton 3.9, fewer rows are multiplied without wgmma."""
+"""Rows of A in a default's tile of what wgmma takes. Before Triton 3.9, fewer rows are multiplied without it."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
@@ -101,7 +101,8 @@ def default_config(problem: Problem, device: Device) -> Config:
         lengths = tried.narrowed(BLOCK_SIZE_K=axes["BLOCK_SIZE_K"])
         found = best(lengths)
         return lengths.smallest() if found is None else lengths.refined(found, estimate)
-    promising = tried.narrowed(**axes, BLOCK_SIZE_M=_ROWS)
+    rows = _ROWS if tile_resources.suits_wgmma(problem) else (8, *_ROWS)
+    promising = tried.narrowed(**axes, BLOCK_SIZE_M=rows)
     fastest = [best(promising)]
     if splitting.loads(problem, device)[-1] == "tma":
         # TMA is slow where its boxes hang over the last row, and where sums are split (`cost.tiled`).

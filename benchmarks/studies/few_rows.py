@@ -1,0 +1,157 @@
+"""Default configs of few rows of A beside what each kernel estimates best and torch's library, in paired rounds.
+
+    python benchmarks/studies/few_rows.py --list BEFORE.json
+    python benchmarks/studies/few_rows.py --before BEFORE.json --out RESULT.json
+
+Problems are drawn as benchmarks/fit/scattered.py draws them, of each kind of operands that `KINDS` names, and no table
+is asked. --list writes the default of every problem, which needs no GPU. Such a file of another version plays along as
+`before`: `gain` is its time over that of today's default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tuner import Config, Problem
+from tuner.hardware.device import KNOWN, Device
+from tuner.kernel import registry
+from tuner.sweep import finals
+from tuner.sweep.paired import PairedRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
+import record
+import scattered
+
+BEST = 3
+"""Configs of each kernel, by its estimates."""
+FIGURES = ("default_over_fastest", "gain", "torch_over_default", "torch_over_fastest")
+Result = dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """Operands, how many problems of them are drawn, and M's least and most."""
+
+    operands: dict[str, Any]
+    count: int
+    rows: tuple[int, int] = (1, 256)
+
+
+_E4M3 = {"dtype": "e4m3", "layout": "nt"}
+KINDS = {
+    "e4m3": Kind(_E4M3, 24),
+    "e4m3, scales of rows": Kind(_E4M3 | {"scaling": "row"}, 24),
+    "e4m3, sums in float32": Kind(_E4M3 | {"fast_accum": False}, 20),
+    "e4m3, scales of rows, sums in float32": Kind(_E4M3 | {"scaling": "row", "fast_accum": False}, 20),
+    "int8": Kind({"dtype": "int8", "layout": "nt"}, 24),
+    "int8 nn": Kind({"dtype": "int8", "layout": "nn"}, 16),
+    "bf16 nn": Kind({"dtype": "bf16", "layout": "nn"}, 16, (1, 8)),
+    "bf16 to float32": Kind({"dtype": "bf16", "layout": "nt", "out_dtype": "fp32"}, 20),
+    "tf32": Kind({"dtype": "fp32", "layout": "nt", "precision": "tf32"}, 20),
+    "tf32 nn": Kind({"dtype": "fp32", "layout": "nn", "precision": "tf32"}, 16),
+    "float32": Kind({"dtype": "fp32", "layout": "nt"}, 20, (1, 128)),
+    "float32 nn": Kind({"dtype": "fp32", "layout": "nn"}, 16, (1, 128)),
+    "float32, many rows": Kind({"dtype": "fp32", "layout": "nt"}, 12, (257, 1500)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", help="the result, as JSON")
+    parser.add_argument("--seed", type=int, default=160, help="of the problems")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="defaults of another version, from --list")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="write today's defaults and end")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND", default=list(KINDS), help="all by default")
+    parser.add_argument("--gpu", type=int, default=0)
+    args = parser.parse_args()
+    problems = {problem: kind for problem, kind in drawn(args.seed).items() if kind in args.kinds}
+    if args.list:
+        defaults = {str(problem): registry.default_config(problem, KNOWN["sm_90"]) for problem in problems}
+        args.list.write_text(json.dumps({name: [one.kernel, dict(one.pairs)] for name, one in defaults.items()}))
+        return
+    told = json.loads(args.before.read_text()) if args.before else {}
+    before = {name: Config(kernel, **parameters) for name, (kernel, parameters) in told.items()}
+    found = list[Result]()
+    with PairedRunner(args.gpu) as runner:
+        todo = {
+            problem: candidates(problem, runner.device, [before[str(problem)]] if before else [])
+            for problem in problems
+        }
+        failed = runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
+        print(len(todo), "problems", sum(map(len, todo.values())), "configs, not compiled:", len(failed), flush=True)
+        for problem, configs in todo.items():
+            found.append(played(runner, problem, configs, before.get(str(problem)), problems[problem]))
+            print({name: each for name, each in found[-1].items() if name != "us"}, flush=True)
+            record.write(args.out, {"summary": summary(found), "found": found})
+    print(json.dumps(summary(found), indent=1))
+
+
+def drawn(seed: int) -> dict[Problem, str]:
+    """The problems, each with its kind."""
+    return {
+        Problem(*shape, **kind.operands): name
+        for offset, (name, kind) in enumerate(KINDS.items())
+        for shape in scattered.shapes(kind.count, seed + offset, (kind.rows,))
+    }
+
+
+def candidates(problem: Problem, device: Device, before: list[Config]) -> list[Config]:
+    """Today's default, that of before, and what each kernel estimates best."""
+    found = [registry.default_config(problem, device), *before]
+    for spec in registry.serving(problem, device):
+        estimates = {one: spec.estimate_us(one, problem, device) for one in spec.space(problem, device).configs()}
+        found += sorted(estimates, key=lambda config: estimates[config])[:BEST]
+    return list(dict.fromkeys(found))
+
+
+def played(runner: PairedRunner, problem: Problem, configs: list[Config], before: Config | None, kind: str) -> Result:
+    result = runner.play(problem, configs)
+    if isinstance(result, str):
+        sys.exit(f"{problem}: {result}")
+    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
+    medians = {config: statistics.median(them) for config, them in times.items()}
+    torch, default = result.times.get("vendor"), registry.default_config(problem, runner.device)
+    fastest, kernels = min(medians, key=lambda config: medians[config]), sorted({config.kernel for config in medians})
+    return {
+        "kind": kind,
+        "problem": str(problem),
+        "default": str(default),
+        "before": str(before) if before else None,
+        "fastest": str(fastest),
+        "default_over_fastest": round(finals.ratio(times[default], times[fastest]), 4),
+        "gain": round(finals.ratio(times[before], times[default]), 4) if before else None,
+        "torch_over_default": round(finals.ratio(torch, times[default]), 4) if torch else None,
+        "torch_over_fastest": round(finals.ratio(torch, times[fastest]), 4) if torch else None,
+        "us": {kernel: round(min(us for one, us in medians.items() if one.kernel == kernel), 3) for kernel in kernels},
+        "rejected": result.rejected,
+    }
+
+
+def summary(found: list[Result]) -> Result:
+    """By kind of operands: how many problems, geometric means, and the worst of each figure."""
+    kinds = dict.fromkeys(each["kind"] for each in found)
+    return {kind: figures([each for each in found if each["kind"] == kind]) for kind in kinds}
+
+
+def figures(found: list[Result]) -> Result:
+    columns = {name: [each[name] for each in found if each[name]] for name in FIGURES}
+    worst = {name: max if name == "default_over_fastest" else min for name in FIGURES}
+    told = {
+        name: {"geomean": round(record.geomean(them), 4), "worst": worst[name](them)}
+        for name, them in columns.items()
+        if them
+    }
+    return {
+        "problems": len(found),
+        "changed": sum(each["before"] not in (None, each["default"]) for each in found),
+        **told,
+    }
+
+
+if __name__ == "__main__":
+    main()
