@@ -79,7 +79,7 @@ class Node(Observer):
             references: of kernels to import, as `tuner.kernel.registry.load` takes them.
         """
         self._gpus, self._ops, self._references = gpus, ops, references
-        self.unknown: set[Item] = set()
+        self.unknown = frozenset[Item]()
         """Work of which the database knew nothing when it was leased."""
         self._out = Delivery()
         self._changed = threading.Condition()
@@ -119,7 +119,7 @@ class Node(Observer):
     def exchange(self, orders: Orders) -> Delivery:
         """Take orders; return what happened, at once where a question waits, else after a moment."""
         returned = self._feed.give_back(orders.give_back)
-        self.unknown |= orders.unknown
+        self.unknown = self.unknown | orders.unknown  # another set: the sweep's thread may be going through this one
         self._feed.offer(orders.items)
         if orders.closing:
             self._feed.close()
