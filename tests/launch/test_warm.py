@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.problem import Problem
 
 TMA = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "num_warps": 4, "num_stages": 3, "launch_pdl": False}
 SERVED = (256, 512, 256)
@@ -60,3 +62,31 @@ def test_a_process_after_it_takes_every_binary_from_the_cache(make_stub, tmp_pat
     assert again.returncode == 0
     assert again.stdout.startswith(f"{KNOWN['sm_90'].slug}: {told['kernels']} kernels of 1 row in {cache}, ")
     assert {each: each.stat().st_mtime_ns for each in cache.rglob("*.cubin")} == before
+
+
+MODULE = """
+import triton, triton.language as tl
+import tuner
+
+@tuner.tuned([triton.Config({"BLOCK": 128})], ["N"])
+@triton.jit
+def doubled(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    pass
+
+@doubled.make_inputs
+def inputs(problem):
+    raise ValueError("no such size")
+"""
+
+
+@pytest.mark.long
+def test_what_is_not_compiled_is_no_kernel_that_is_in_the_cache(tmp_path, make_row, make_table):
+    (tmp_path / "mine.py").write_text(MODULE)
+    problem, config = Problem.keyed("doubled", {"N": 64}, dtype="float32"), Config("doubled", BLOCK=128, num_warps=4)
+    row = dataclasses.replace(make_row(), problem=problem, config=config.replace(num_stages=3))
+    path = make_table(row, op="doubled").write(tmp_path)
+    where = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = warm(str(path), "--kernel", f"{tmp_path / 'mine.py'}:doubled", "--json", **where)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["kernels"], len(told["failed"])) == (1, 0, 1)

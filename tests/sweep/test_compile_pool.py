@@ -192,6 +192,14 @@ def test_a_binary_is_asked_for_once_however_many_problems_share_it():
     assert result.resources.compile_ms > 0
 
 
+def test_what_does_not_compile_is_no_binary_that_was_made(faulty):
+    problem, spec = faulty(), registry.find("faulty", "faulty")
+    good, bad = (Config("faulty", behaviour=behaviour, index=0) for behaviour in ("good", "raise"))
+    with CompilePool(DEVICE, workers=1) as pool:
+        wait_for(pool, [pool.request(spec, problem, config) for config in (good, bad)])
+        assert (pool.compiled, pool.waiting) == (1, 0)
+
+
 @pytest.mark.parametrize("arch", ["gfx942"])
 def test_resources_of_an_amd_binary_are_read(arch):
     spec = registry.find("matmul", "pointer")

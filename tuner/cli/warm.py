@@ -58,7 +58,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     summary = {
         "device": device.slug,
         "rows": len(rows),
-        "kernels": pool.compiled - len(failed),
+        "kernels": pool.compiled,
         "seconds": round(time.monotonic() - begun, 1),
         "cache": knobs.cache.dir,
         "failed": failed,

@@ -159,8 +159,8 @@ class CompilePool(AbstractContextManager["CompilePool"]):
 
     @property
     def compiled(self) -> int:
-        """How many requested binaries are done."""
-        return len(self._results)
+        """How many requested binaries were made; what did not compile is none of them."""
+        return sum(isinstance(result, Compiled) for result in list(self._results.values()))
 
     @property
     def waiting(self) -> int:
