@@ -137,6 +137,48 @@ def test_a_config_that_must_play_the_finals_is_stood_for_by_the_one_whose_progra
     assert served in job.failed
 
 
+def test_a_default_whose_program_another_config_has_is_that_one_in_the_finals():
+    task = make_search_task(PROBLEM, DEVICE, trials=40)
+    first = Job(task, EXHAUSTIVE)
+    first.resume({})
+    runtime = first.specs[first.default.kernel].runtime_parameters
+    twin = next(
+        config
+        for config in first.candidates[1:]
+        if config.kernel == first.default.kernel
+        and all(config.get(name) == first.default.get(name) for name in runtime)
+    )
+    job = Job(task, EXHAUSTIVE)
+    job.resume({})
+    pool = Pool(lambda config: Compiled(Resources(), (twin if config == job.default else config).digest))
+    job.request(pool)
+    late, pool.results[job.default.digest] = pool.results[job.default.digest], None
+    batch, _ = job.take(100, pool)
+    pool.results[job.default.digest] = late  # its binary came last
+    measured, decided = job.take(100, pool)
+    assert (measured, [config for config, _ in decided]) == ([], [job.default])
+    for config, outcome in [*((config, Outcome(State.COMPLETE, median_us=100.0)) for config in batch), *decided]:
+        job.finish(config, outcome)
+    faster = next(config for config in batch if config != twin)
+    played = {config.digest: [104.0 if config == twin else 100.0] * 30 for config in (twin, faster)}
+    assert twin in job.finalists()
+    assert job.verdict(played).default_us == pytest.approx(104.0)
+    tied = job.verdict({twin.digest: [100.0] * 30, faster.digest: [100.0] * 30})
+    assert tied.config == twin, "what only ties with the default is not worth a row"
+
+
+def test_where_a_run_was_stopped_before_its_finals_a_default_left_out_for_anothers_program_is_measured():
+    task = make_search_task(PROBLEM, DEVICE, trials=2)
+    _, twin = job_of(lambda config: None, trials=2)[0].candidates
+    job = Job(task, EXHAUSTIVE)
+    left_out = Outcome(State.INVALID, f"same program as {twin}")
+    job.resume({twin: Outcome(State.COMPLETE, median_us=100.0), task.default: left_out})
+    pool = Pool(lambda config: Compiled(Resources(), "one program for both"))
+    assert job.take(16, pool) == ([task.default], [])
+    job.finish(task.default, Outcome(State.COMPLETE, median_us=100.0))
+    assert task.default in job.finalists()
+
+
 def test_a_default_that_failed_is_no_finalist():
     job, _ = job_of(lambda config: None, trials=2)
     job.outcomes[job.default] = Outcome(State.CRASHED, "x")

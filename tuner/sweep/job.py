@@ -161,8 +161,16 @@ class Job:
         return f": {count} of {len(self.outcomes)} {state}, for instance {message[:_MESSAGE_CHARACTERS]}{known}"
 
     def resume(self, settled: Mapping[Config, Outcome]) -> None:
-        """Begin the search; a proposed config that an earlier run measured keeps that outcome."""
-        self._known = settled
+        """Begin the search; a proposed config that an earlier run measured keeps that outcome.
+
+        One that it left out because another has its program is decided anew where it must play the finals.
+        """
+        must_play = {self.default, *self._in_finals}
+        self._known = {
+            config: outcome
+            for config, outcome in settled.items()
+            if outcome.state is not State.INVALID or config not in must_play
+        }
         self._advance()
 
     def request(self, pool: CompilePool, urgency: Urgency = Urgency.NOW) -> None:
@@ -252,9 +260,13 @@ class Job:
             return []
         limit_us = self.strategy.margin * self._median_us(ranked[0])
         near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
-        wanted = (self._same_program.get(config, config) for config in (*self._in_finals, self.default))
+        wanted = map(self._contestant, (*self._in_finals, self.default))
         near += [config for config in wanted if config in ranked]
         return list(dict.fromkeys(near))
+
+    def _contestant(self, config: Config) -> Config:
+        """Return what plays the finals for a config: itself, or the config measured whose program it has."""
+        return self._same_program.get(config, config)
 
     def _median_us(self, config: Config) -> float:
         median_us = self.outcomes[config].median_us
@@ -279,7 +291,7 @@ class Job:
         self.ratios.update((config, self.ratios[first]) for config, first in stood_for.items())
         tied = self._simplest_first([known[digest] for digest in finals.ties(table)])
         winner = next(config for config in tied if self.ratios[config] <= 1 + finals.CLOSE)
-        median_us = table[winner.digest].median_us
+        median_us, default = table[winner.digest].median_us, self._contestant(self.default)
 
         def paired_us(name: str) -> float | None:
             return median_us * finals.ratio(times[name], times[winner.digest]) if name in times else None
@@ -287,15 +299,16 @@ class Job:
         return Verdict(
             winner,
             median_us,
-            default_us=paired_us(self.default.digest),
+            default_us=paired_us(default.digest),
             vendor_us=paired_us(VENDOR),
             ties=tuple(tied),
         )
 
     def _simplest_first(self, configs: Iterable[Config]) -> list[Config]:
         # The default comes before even simpler configs: what only ties with it is not worth a row in a table.
+        default = self._contestant(self.default)
         keys = {
-            config: (config != self.default, registry.ask(self.specs[config.kernel], "simplicity", config), config)
+            config: (config != default, registry.ask(self.specs[config.kernel], "simplicity", config), config)
             for config in configs
         }
         try:
