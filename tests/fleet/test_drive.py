@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 
@@ -159,6 +161,18 @@ def test_a_fleet_without_a_node_left_says_so_and_not_that_its_time_is_spent(
     closing_table(report)
     said = f"no node is left: {report.undecided_count} problems without a winner; every trial is kept"
     assert said in capsys.readouterr().err
+
+
+def test_a_kernel_that_ends_the_process_ends_its_node_and_says_so(faulty, store, cluster, monkeypatch):
+    faulty_kernels = importlib.import_module("faulty_kernels")
+    ends = dataclasses.replace(faulty_kernels.SPEC, simplicity=lambda _config: sys.exit("enough"))
+    monkeypatch.setattr(faulty_kernels, "SPEC", ends)
+    monkeypatch.setattr(drive, "MAX_STARTS", 1)
+    monkeypatch.setattr(drive, "NOBODY_S", 0.1)
+    watcher = Watcher()
+    _, (report,) = tune(store, cluster("a"), [faulty()], watcher=watcher)
+    assert watcher.left_for == {"a": "SystemExit: enough"}
+    assert report.deserted
 
 
 def test_a_node_that_never_answers_is_refused_in_one_line(faulty, store, cluster, monkeypatch):

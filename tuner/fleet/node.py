@@ -202,7 +202,7 @@ class Node(Observer):
                 loop.work(self._stop)
         except TunerError as e:
             error = str(e)
-        except Exception as e:  # noqa: BLE001  the boundary of a process: the driver says what it was
+        except (Exception, SystemExit) as e:  # noqa: BLE001  the boundary of a process: the driver says what it was
             error = in_short(e)
         compiled, compile_s = (processes.pool.compiled, processes.pool.seconds) if processes.pool else (0, 0.0)
         with self._changed:
