@@ -213,6 +213,25 @@ os.wait()
         ]
 
 
+def test_a_fork_says_once_how_many_problems_its_own_warnings_left_out(tmp_path):
+    pytest.importorskip("triton", reason="the installed kernels import Triton")
+    program = """
+import os, sys, tuner
+from tuner.hardware.device import KNOWN
+for m in (1, 2, 17):
+    tuner.lookup(tuner.Problem(m, 256, 256), KNOWN["sm_90"])
+if os.fork() == 0:
+    tuner.lookup(tuner.Problem(33, 256, 256), KNOWN["sm_90"])
+    sys.exit()
+os.wait()
+"""
+    own = {"TUNER_DB": str(tmp_path / "absent.db")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True)
+    _, *ends = done.stderr.splitlines()
+    assert [end.split()[0] for end in ends] == ["1", "2"], "the child's, then the parent's"
+
+
 WORDS = (
     *("", " ", "a b", " a", "a,b", "x=y", "'", '"', '"a"', "\\", "inf", "-inf", "nan", "1e999", "true", "FALSE"),
     *("'true'", "12", "1.5", "1_000", "\N{ARABIC-INDIC DIGIT ONE}", "$(id)", "`id`", "; id", "&& id", "| id", "> id"),

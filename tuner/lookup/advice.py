@@ -185,6 +185,7 @@ def count_another() -> None:
 
 def _report_others() -> None:
     """Log at the end of the process how many problems the warnings left out, and the command that tunes them."""
+    global _others  # noqa: PLW0603
     from tuner.lookup import miss_counts
 
     if not _others:
@@ -196,6 +197,7 @@ def _report_others() -> None:
     _log.warning(
         "%d more problems of the families above were called untuned, or with refused rows; %s", _others, advice
     )
+    _others = 0  # a fork that counts has registered this again
 
 
 def _begin_anew() -> None:
