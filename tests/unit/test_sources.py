@@ -18,7 +18,7 @@ import pytest
 import tuner
 from tuner.errors import TableError
 from tuner.hardware.device import INTERPRETER, KNOWN
-from tuner.lookup import evidence, sources
+from tuner.lookup import evidence, loaded_table, sources
 from tuner.lookup import table as tables
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
@@ -112,6 +112,22 @@ def test_tables_that_come_with_triton_tuner_are_not_read_where_another_source_se
     assert source_of(Problem(80, 512, 256)) == "package triton.tuner"
     evidence.beats_vendor(Problem(80, 512, 256), H200)
     assert [each.parent for each in read] == [folder]
+
+
+def test_a_table_that_is_named_while_another_is_gone_through_is_asked(tmp_path, make_row, make_table, monkeypatch):
+    (tmp_path / "late").mkdir()
+    late = make_table(make_row(64, 1024)).write(tmp_path / "late")
+    tuner.use(make_table(make_row(64, 512)).write(tmp_path))
+    own, named = loaded_table.problem_of, []
+
+    def problem_of(fields):
+        if not named:
+            named.append(tuner.use(late))  # as another thread may
+        return own(fields)
+
+    monkeypatch.setattr(loaded_table, "problem_of", problem_of)
+    evidence.is_tuned(Problem(80, 2048, 256), H200)
+    assert evidence.is_tuned(Problem(80, 1024, 256), H200)
 
 
 def test_an_exact_row_of_a_later_source_beats_a_range_of_an_earlier_one(

@@ -11,6 +11,7 @@ from tuner.hardware.device import Device
 from tuner.lookup.decision import TUNED
 from tuner.lookup.device_winners import DeviceWinners
 from tuner.lookup.lookup import on_change, resolver
+from tuner.lookup.resolver import Resolver
 from tuner.problem import Problem
 from tuner.problem.batches import split
 
@@ -18,21 +19,21 @@ _verdicts: dict[Hashable, list[tuple[int, int, bool]]] = {}
 """By family and device the ranges of M that were asked about, ascending, and whether their winners beat the library."""
 _MOST = 1024
 on_change(_verdicts.clear)
-_of_rows: dict[tuple[str, int], set[Hashable]] = {}
-"""By device and the place of a source the families of which it has a row."""
+_of_rows: dict[tuple[Resolver, str, int], set[Hashable]] = {}
+"""By resolver, device and the place of a source the families of which it has a row."""
 on_change(_of_rows.clear)
 
 
 def is_tuned(problem: Problem, device: Device) -> bool:
     """Whether any source has a row or a range for a problem's family on this very device."""
-    key, _ = split(problem)
-    for place, winners in enumerate(resolver().sources.own(device.slug)):
+    (key, _), asked = split(problem), resolver()
+    for place, winners in enumerate(asked.sources.own(device.slug)):
         if key in winners.families:
             return True
-        if (device.slug, place) not in _of_rows:
-            # Gone through once: a large table makes a problem for each of its rows.
-            _of_rows[device.slug, place] = {row.family for row in winners.rows}
-        if problem.family in _of_rows[device.slug, place]:
+        known = _of_rows.get((asked, device.slug, place))
+        if known is None:  # gone through once: a large table makes a problem for each of its rows
+            known = _of_rows[asked, device.slug, place] = {row.family for row in winners.rows}
+        if problem.family in known:
             return True
     return False
 
