@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
+from tuner.bounded import make_room
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
@@ -28,6 +29,8 @@ from tuner.problem.family import ms_of_each_kind
 
 MOST_M = 256
 """Ms beyond it, those of a prompt, vary too much for all of their ranges to be compiled."""
+_MOST = 65_536
+"""Families that are known here: every length of a growing cache may be one of its own."""
 _called: dict[Hashable, tuple[tuple[int, int], Config | None]] = {}
 """By families and devices' indices, the formula's range of the M that was called first, and its config if tuned."""
 _prepared: set[Hashable] = set()
@@ -53,6 +56,8 @@ def prepare(call: CheckedCall, recording: Recording) -> None:
     is_tuned = match.rule != "default"
     family = (problem.family, device.slug, index, is_tuned)
     called = default_range(problem.m), match.config if is_tuned else None
+    for kept in (_called, _prepared, _launch_range):
+        make_room(kept, _MOST)
     if _called.setdefault(family, called) == called or problem.m > MOST_M or family in _prepared:
         return
     _prepared.add(family)

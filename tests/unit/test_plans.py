@@ -10,8 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 import tuner
+from tuner.hardware.device import KNOWN
+from tuner.kernel.config import Config
 from tuner.launch import bounded_cache, plan
 from tuner.lookup import lookup
+from tuner.lookup.decision import Match
+from tuner.problem import Problem
 
 
 @pytest.fixture
@@ -70,6 +74,21 @@ def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     for address in range(3):
         plans.add_address("plan", "key", address)
     assert plans.by_address == {2: "plan"}
+
+
+def test_families_of_which_one_range_was_called_begin_anew_where_there_are_too_many(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from tuner.kernels.ops import compile_ahead
+    from tuner.kernels.ops.checked_call import CheckedCall
+
+    monkeypatch.setattr(compile_ahead, "_MOST", 4)
+    config = Config("pointer")
+    match = Match(config.kernel, config, "default", "formula", "none")
+    for length in range(1, 12):  # of a cache that grows, each is a family of its own
+        problem = Problem(1, length, 128, op="bmm", extras={"batch": 8})
+        compile_ahead.prepare(CheckedCall(None, problem, KNOWN["sm_90"], 0, match), plan.Recording())
+    assert 0 < len(compile_ahead._called) <= 4
+    tuner.use(None)
 
 
 def test_values_are_made_once_and_forgotten_where_all_caches_have_too_many(monkeypatch):
