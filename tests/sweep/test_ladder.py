@@ -394,6 +394,23 @@ def test_batches_that_learn_come_after_those_they_learn_from():
     assert any(batch_of(step.problem) not in dict(batched_rungs(1, 64)).values() for step in steps if step.in_finals)
 
 
+def test_a_check_of_another_batch_that_loses_makes_its_m_a_point_of_the_ladders_own_batch():
+    ladders = family.grid(range(1, 65), range(9, 17), batched)
+    tuned: dict[Problem, Winner] = {}
+    agenda, found, lost = Agenda([], ladders, time_us), list[Family](), list[Problem]()
+    while agenda:
+        step = agenda.take()
+        best, other = CONFIGS[:2] if batch_of(step.problem) in (9, 12, 16) else CONFIGS[1::-1]
+        lost += [step.problem] if step.configs == (other,) and step.in_finals else []
+        tuned[step.problem] = winner(step.problem, best)
+        result = Result(tuned[step.problem], {best: 1.0, other: 1.5}, {best: 10.0, other: 15.0})
+        found += agenda.ended(step.problem, result, tuned.values())
+    assert lost
+    assert {each.at(serving.row_m) for each in found for serving in each.ranges} <= tuned.keys()
+    of = next(each for each in found if each.batches[0] <= batch_of(lost[0]) <= each.batches[1])
+    assert of.at(lost[0].m) in tuned
+
+
 def test_a_second_run_over_batches_records_nothing_again_and_other_batches_are_another_family():
     first, more = (family.grid(range(1, 5), range(1, last + 1), batched) for last in (6, 7))
     tuned: dict[Problem, Winner] = {}

@@ -150,7 +150,7 @@ class LadderProgress:
             self._lost[m] = max(1.0, result.ratios[served])
         if result.winner is None or result.winner.config in result.failed:  # a winner of before that fails now
             self._winnerless.add(m)
-        elif served is None or self._lost.get(m, 1.0) > 1 + GAP:
+        elif result.winner.problem == self.ladder.at(m) and (served is None or self._lost.get(m, 1.0) > 1 + GAP):
             self._points.add(m, result.winner, result.times_us)
         return [] if self._waiting else self._next({*(winner.problem for winner in winners), *begun})
 
@@ -166,16 +166,27 @@ class LadderProgress:
                 return self._wait_for(TuningStep(self.ladder.at(m), PROBE, warm_started=True) for m in ms)
         if not self._points.winners or self._is_known():
             return []
-        if self._repair_rounds < MAX_REPAIR_ROUNDS and max(self._lost.values(), default=1.0) > 1 + GAP:
-            self._repair_rounds += 1  # a check that lost much is a point now: others are drawn, after what it calls for
-            self._served.clear()
-            self._lost.clear()
-        if not self._served and (probes := self._probes_between()):
+        repairs = self._repairs()
+        if not self._served and (probes := repairs or self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
         if not self._served and (checks := self._checks(taken)):
             return self._wait_for(checks)
         self.families = self._serving()
         return []
+
+    def _repairs(self) -> list[TuningStep]:
+        """Forget the checks if one lost much, so that others are drawn; return the steps that make such Ms points.
+
+        A check of the ladder's own batch is a point already. One of another batch is none of this ladder, so that its M
+        is measured at the ladder's own.
+        """
+        lost_much = [m for m, ratio in self._lost.items() if ratio > 1 + GAP]
+        if not lost_much or self._repair_rounds == MAX_REPAIR_ROUNDS:
+            return []
+        self._repair_rounds += 1
+        self._served.clear()
+        self._lost.clear()
+        return [self._probe_at(m) for m in lost_much if m not in self._points.winners and m not in self._winnerless]
 
     def _rows_of_known(self) -> list[int]:
         """Return the Ms whose winners serve ranges of known families, without those that are points already."""
@@ -210,7 +221,10 @@ class LadderProgress:
         middles = (_middle(*pair) for pair in widest)
         between = [m for m in middles if m is not None and m not in self._winnerless][: MAX_PROBES - self._probes]
         self._probes += len(between)
-        return [TuningStep(self.ladder.at(m), PROBE, self._points.won_beside(m), warm_started=True) for m in between]
+        return [self._probe_at(m) for m in between]
+
+    def _probe_at(self, m: int) -> TuningStep:
+        return TuningStep(self.ladder.at(m), PROBE, self._points.won_beside(m), warm_started=True)
 
     def _serving(self) -> list[Family]:
         """Return a family for each run of ranges without a gap."""
