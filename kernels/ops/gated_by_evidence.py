@@ -15,7 +15,7 @@ import torch
 
 from tuner.kernels.base.activations import activated
 from tuner.kernels.ops import arguments, autocast, dispatch, gated_linear
-from tuner.kernels.ops.left_to_torch import LeftToTorch
+from tuner.kernels.ops.left_to_torch import Asked, LeftToTorch, asked_of
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
@@ -41,7 +41,7 @@ class GatedPreference:
         up_first: Whether a weight of both has the rows of up first.
         shape: N and K.
         options: The key of these calls among the plans.
-        left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
+        left_to_torch: What tables say torch is faster at, see `asked_of`.
     """
 
     activation: str
@@ -49,7 +49,7 @@ class GatedPreference:
     up_first: bool
     shape: tuple[int, int]
     options: tuple[str, bool]
-    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[Asked] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
@@ -91,15 +91,9 @@ def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: GatedPreferenc
     """Whether a look at the first weight and at earlier calls says that the kernels do not serve a call."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
-    if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
+    if preferred.left_to_torch and asked_of(x) in preferred.left_to_torch:
         return True
     return bool(weight.dim() != 2 or weight.shape[0] < 2)
-
-
-def _asked(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device, str]:
-    """What tables are asked about, beside the weights' shape and the activation."""
-    dtype, precision = _kind(x.dtype)
-    return x.shape, dtype, x.device, precision
 
 
 def _kind(dtype: torch.dtype) -> tuple[torch.dtype, str]:
@@ -154,7 +148,7 @@ def _is_served(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, preferred:
         sources, (rows, n, k), *_kind(x.dtype), preferred.activation, x.device.index
     ):
         return True
-    preferred.left_to_torch.leave(_asked(x), sources)
+    preferred.left_to_torch.leave(asked_of(x), sources)
     return False
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
+import torch
+
 from tuner.bounded import make_room
+from tuner.launch.torch_precision import torch_precision
 from tuner.lookup import lookup
 
 _MOST = 8192
 Call = TypeVar("Call", bound=Hashable)
+Asked = tuple[torch.Size, torch.dtype, torch.device, str]
+"""See `asked_of`."""
 
 
 class LeftToTorch(set[Call]):
@@ -31,3 +36,12 @@ class LeftToTorch(set[Call]):
             return
         make_room(self, _MOST)
         self.add(call)
+
+
+def asked_of(x: torch.Tensor) -> Asked:
+    """What tables are asked about a product, beside its weights: x's shape, dtype and device, and how it is multiplied.
+
+    With another setting of float32's precision, or on another GPU, torch need not be faster.
+    """
+    dtype = x.dtype
+    return x.shape, dtype, x.device, torch_precision() if dtype is torch.float32 else "default"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from tuner.kernels.ops import arguments, autocast, dispatch
 from tuner.kernels.ops import matmul as product
-from tuner.kernels.ops.left_to_torch import LeftToTorch
+from tuner.kernels.ops.left_to_torch import Asked, LeftToTorch, asked_of
 from tuner.kernels.ops.matmul_call import PLAIN, CallTensors
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
@@ -38,12 +38,12 @@ class LinearPreference:
         is_auto: Whether torch serves what no table says that the kernels are faster at. Otherwise the kernels serve
             everything that they take.
         options: The key of these calls among the plans.
-        left_to_torch: Shapes and dtypes of x that torch serves.
+        left_to_torch: What torch serves, see `asked_of`.
     """
 
     is_auto: bool
     options: tuple[bool, int, int, bool]
-    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[Asked] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the preference of their process."""
@@ -68,7 +68,7 @@ def linear(
     if is_tracing():
         return _unplanned(x, weight, bias, preferred)
     left_to_torch = preferred.left_to_torch
-    if left_to_torch and type(x) in PLAIN_TENSORS and not x.is_nested and (x.shape, x.dtype) in left_to_torch:
+    if left_to_torch and type(x) in PLAIN_TENSORS and not x.is_nested and asked_of(x) in left_to_torch:
         return F.linear(x, weight, bias)
     if bias is None:
         result = CALL_CACHE.run_two(x, weight, preferred.options)
@@ -144,7 +144,7 @@ def _is_torchs(
     sources = lookup.resolver()
     if _is_faster(x, weight, bias):
         return False
-    preferred.left_to_torch.leave((x.shape, x.dtype), sources)
+    preferred.left_to_torch.leave(asked_of(x), sources)
     return True
 
 

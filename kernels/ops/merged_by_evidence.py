@@ -17,7 +17,7 @@ import torch
 from tuner.kernels.base.operands import is_aligned
 from tuner.kernels.merged.operands import in_places, split
 from tuner.kernels.ops import arguments, autocast, dispatch
-from tuner.kernels.ops.left_to_torch import LeftToTorch
+from tuner.kernels.ops.left_to_torch import Asked, LeftToTorch, asked_of
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.kernels.ops.problem import problem_of
@@ -42,14 +42,14 @@ class MergedPreference:
         widths: The rows of each weight.
         has_bias: Whether each weight has a bias.
         options: The key of these calls among the plans, without whether results are flat (`_eager`).
-        left_to_torch: Shapes, dtypes and devices of x, and precisions, that tables say torch is faster at.
+        left_to_torch: What tables say torch is faster at, see `asked_of`.
     """
 
     is_auto: bool
     widths: tuple[int, ...]
     has_bias: bool
     options: tuple[bool, bool]
-    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, str]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[Asked] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a block share the preference of their process."""
@@ -114,18 +114,13 @@ def _eager(
     """
     if torch.is_grad_enabled() and any(each.requires_grad for each in (x, *weights, *biases)):
         return None
-    if preferred.left_to_torch and _asked(x) in preferred.left_to_torch:
+    if preferred.left_to_torch and asked_of(x) in preferred.left_to_torch:
         return None
     # A plan serves only what needs neither a gradient nor autocast, and what nobody traces.
     found = CALL_CACHE.run((x, *weights, *biases), (*preferred.options, is_flat))
     if found is not None or arguments.is_followed() or not _is_served(x, weights, biases, preferred):
         return found
     return _launched(x, weights, biases, preferred, is_flat=is_flat)
-
-
-def _asked(x: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device, str]:
-    """What tables are asked about, beside the weights."""
-    return x.shape, x.dtype, x.device, _precision(x.dtype)
 
 
 def _precision(dtype: torch.dtype) -> str:
@@ -169,9 +164,9 @@ def _is_served(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: Me
     if not (arguments.has_kernels(x.device) and dispatch.is_supported(x.device.index)):
         return False
     sources = lookup.resolver()
-    if not preferred.is_auto or _is_faster(sources, _rows(x), x.shape[-1], preferred, *_asked(x)[1:]):
+    if not preferred.is_auto or _is_faster(sources, _rows(x), x.shape[-1], preferred, *asked_of(x)[1:]):
         return True
-    preferred.left_to_torch.leave(_asked(x), sources)
+    preferred.left_to_torch.leave(asked_of(x), sources)
     return False
 
 

@@ -22,6 +22,7 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.launch.torch_precision import torch_precision_set
 from tuner.lookup import lookup
 from tuner.lookup.row import Row
 from tuner.models import accelerate, restore
@@ -170,6 +171,18 @@ def test_a_row_without_a_range_serves_its_own_m(tmp_path, make_row, make_table, 
         for m in (7, 8, 9):
             layer(torch.randn(m, 32))
     assert len(ours) == 1
+
+
+def test_another_precision_of_float32_is_asked_for_anew(tuned, ours):
+    layer, x, launched = nn.Linear(32, 48, bias=False), torch.randn(4, 32), []
+    tuned(48, 32, {16: 1.3}, precision="tf32")
+    with torch_precision_set("tf32"):
+        accelerate(layer)
+    for precision in ("ieee", "tf32", "ieee"):
+        with torch_precision_set(precision), torch.no_grad():
+            layer(x)
+        launched.append(len(ours))
+    assert launched == [0, 1, 1]
 
 
 def test_auto_asks_torch_for_what_needs_a_gradient(tuned, ours):

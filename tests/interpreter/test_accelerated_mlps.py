@@ -16,8 +16,9 @@ import tuner
 from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.kernel.config import Config
-from tuner.kernels.ops import arguments, gated_by_evidence
+from tuner.kernels.ops import arguments
 from tuner.kernels.ops import gated_linear as op
+from tuner.launch.torch_precision import torch_precision_set
 from tuner.lookup import evidence
 from tuner.lookup.row import Row
 from tuner.models import accelerate, accelerate_mlp, restore
@@ -568,8 +569,8 @@ def test_another_precision_of_float32_is_asked_for_anew(monkeypatch):
     accelerate(block, backend="auto", only="")
     with torch.no_grad():
         for precision in ("ieee", "tf32", "ieee"):
-            monkeypatch.setattr(gated_by_evidence, "torch_precision", lambda precision=precision: precision)
-            block(x)
+            with torch_precision_set(precision):
+                block(x)
     assert asked == ["ieee", "tf32"]
 
 
