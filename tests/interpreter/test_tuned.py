@@ -16,6 +16,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from typing import NamedTuple
 
@@ -134,6 +135,20 @@ def test_a_tuned_key_gets_its_config_and_an_untuned_one_the_nearest_with_one_lin
     won("near", (key("near", N=100), config("near", 64, 8)), of=kernel)
     call(kernel, 3000)
     assert caplog.records[-1].getMessage().endswith(f"to tune it: {typed} {problem}")
+
+
+def test_a_table_that_is_named_during_a_keys_first_launch_is_asked_from_the_next_on(won):
+    def named_by_another_thread(_arguments):
+        won("meanwhile", (key("meanwhile", N=100), config("meanwhile", 64, 8)), of=kernel)
+
+    def hook(arguments):
+        thread = threading.Thread(target=named_by_another_thread, args=(arguments,))
+        thread.start()
+        thread.join()
+
+    first = triton.Config({"BLOCK": 16}, num_warps=4, pre_hook=hook)
+    kernel = tuner.tuned([first, *CONFIGS[1:]], ["N"], name="meanwhile", default=first)(doubled)
+    assert [call(kernel, 100) for _ in range(2)] == [first, CONFIGS[3]]
 
 
 def test_neighbours_are_listed_though_a_key_is_a_number_in_one_and_a_word_in_another(won):

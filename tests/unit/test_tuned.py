@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import pickle
 import re
+import sys
+import threading
 
 import pytest
 import torch
@@ -497,3 +499,24 @@ def test_a_package_registers_a_decorated_kernel_by_its_entry_point(install, inst
     install(installed("add.add", lambda: triton.heuristics({"x_stride": lambda args: 1})(kernel)))
     assert registry.find("add", "add") is kernel.spec
     assert kernel.arguments_factory.heuristics[0].keys() == {"x_stride"}
+
+
+def test_tables_are_named_while_another_thread_launches_calls_of_other_forms():
+    kernel, before = decorated(), sys.getswitchinterval()
+    named = {"x_ptr": torch.ones(2), "y_ptr": torch.ones(2), "out_ptr": torch.ones(2), "x_stride": 1, "N": 2}
+    forms = [dict(form) for form in itertools.permutations(named.items())]
+
+    def remember() -> None:
+        for form in forms:
+            kernel._known.remember((), form, (CONFIGS[0], {}, None))
+
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=remember)
+    thread.start()
+    try:
+        while thread.is_alive():
+            kernel._known.forget()
+    finally:
+        thread.join()
+        sys.setswitchinterval(before)
+    assert len(kernel._known.readers) == len(forms)

@@ -55,7 +55,7 @@ def stop_asking(choose: Choose) -> None:
 def forget() -> None:
     """Let every autotuner ask anew, but for keys whose configs it measured itself."""
     for autotuner in list(_served):
-        for key in [key for key, config in autotuner.cache.items() if _is_chosen(config)]:
+        for key in [key for key, config in tuple(autotuner.cache.items()) if _is_chosen(config)]:
             autotuner.cache.pop(key, None)
 
 

@@ -50,7 +50,7 @@ class KnownCalls:
 
     def forget(self) -> None:
         """Forget what serves which key."""
-        for reader in self.readers.values():
+        for reader in tuple(self.readers.values()):  # other threads may add some
             reader.known.clear()
 
 

@@ -262,8 +262,8 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         return list(dict.fromkeys([default, *(self.config_list.of(config) for config in self.candidates(problem))]))
 
     def _first(self, call: Arguments, *, warmup: bool) -> Any:
-        """Launch a call whose key is new, and remember its config."""
-        device = devices.current()
+        """Launch a call whose key is new, and remember its config unless other tables are named meanwhile."""
+        device, sources = devices.current(), lookups.resolver()
         self.nargs = dict(zip(self.arg_names, call.args, strict=False))
         try:
             order, problem, match = self._looked_up(call, device)
@@ -285,6 +285,8 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         make_room(self.cache, MOST_KEYS)
         self.best_config = self.cache[problem] = config
         self._known.remember(call.args, call.kwargs, (config, config.all_kwargs(), count))
+        if lookups.resolver() is not sources:
+            self._forget()
         return result
 
     def _looked_up(self, call: Arguments, device: Device) -> tuple[list[Any], Problem, Match]:
