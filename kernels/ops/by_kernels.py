@@ -104,11 +104,12 @@ def _prepare(call: CheckedCall, recording: Recording) -> None:
         return
     family = (problem.family, call.device.slug, call.index)
     # Calls that never get a plan, of a program with a profiler for one, are not to pay for it each time.
-    is_first = family not in _families or _launch_key(call) not in _launched
-    if family not in _families:
-        _families[family] = [*_ranges_of(call, recording)]
-    if is_first and _families[family] and (own := _without_memory(problem, match.config, recording.find)) is not None:
-        recording.ahead = PreparedLaunches(own, _families[family])
+    ranges = _families.get(family)  # another thread may name other tables, and so empty it, at any time
+    is_first = ranges is None or _launch_key(call) not in _launched
+    if ranges is None:
+        ranges = _families[family] = [*_ranges_of(call, recording)]
+    if is_first and ranges and (own := _without_memory(problem, match.config, recording.find)) is not None:
+        recording.ahead = PreparedLaunches(own, ranges)
 
 
 def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[PreparedRange]:

@@ -62,9 +62,10 @@ def launch(call: CheckedCall) -> Recording | None:
         return None
     recording.launch_range = found.launch_range._replace(serves=serves(problem, device, match.config, TUNED))
     family = (problem.family, device.slug, index)
-    if family not in _families:
-        _families[family] = [*_ready_ranges(held, call)]
-    recording.ahead = PreparedLaunches(recording.ready, _families[family])
+    ranges = _families.get(family)  # another thread may name other tables, and so empty it, at any time
+    if ranges is None:
+        ranges = _families[family] = [*_ready_ranges(held, call)]
+    recording.ahead = PreparedLaunches(recording.ready, ranges)
     recording.count = counter(problem, device)
     return recording
 
