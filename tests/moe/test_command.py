@@ -16,6 +16,7 @@ import pytest
 
 from tuner.cli import main, moe_files
 from tuner.cli.moe_options import MoeOptions
+from tuner.errors import KernelError
 from tuner.hardware.device import INTERPRETER
 from tuner.moe import config_file, tuning
 from tuner.moe.layer import Layer
@@ -271,6 +272,29 @@ def test_a_budget_that_ends_before_anything_is_tuned_writes_no_file_and_says_whi
     code, out, err = run(tmp_path, *SIZES, "--m", "1,8", "--for", "vllm", "--time-budget", "0.001s")
     assert (code, out, list(tmp_path.glob("out/*"))) == (1, "", [])
     assert "the time budget is spent: not tuned: M 1, 8;" in err
+
+
+def test_both_sweeps_of_sglangs_gemms_share_the_budget(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    budgets_s = []
+
+    def sweep(_store, problems, _gpus, plan, **_):
+        budgets_s.append(plan.time_budget_s)
+        if len(budgets_s) == 2:
+            raise KernelError("both have begun")
+        time.sleep(1)
+        rows = {"gate_up": 16, "down": 32}
+        won = {gemm: tuning.space.config_of("sglang", {"BLOCK_SIZE_M": m}) for gemm, m in rows.items()}
+        winners = [SimpleNamespace(problem=each, config=won[each["gemm"]]) for each in problems(INTERPRETER)]
+        return SimpleNamespace(is_spent=False, problems=[SimpleNamespace(winner=winner) for winner in winners])
+
+    monkeypatch.setattr("tuner.sweep.run.sweep", sweep)
+    with pytest.raises(SystemExit):
+        main(["moe", *SIZES, "--m", "1", "--for", "sglang", "--time-budget", "10s", *WHERE])
+    assert "both have begun" in capfd.readouterr().err
+    first_s, second_s = budgets_s
+    assert 9 < first_s <= 10
+    assert second_s <= first_s - 1
 
 
 def test_rows_of_the_file_that_is_there_stay_where_their_evidence_is_of_the_same_and_are_named(tmp_path, capfd):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,12 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
     from tuner.sweep.plan import Plan
     from tuner.sweep.run import sweep
 
-    spent = []
+    begun, spent = time.monotonic(), list[bool]()
+
+    def budget_s() -> float | None:
+        """What is left for the next sweep: SGLang's rows may take two."""
+        return asked.time_budget_s and max(0.0, asked.time_budget_s - (time.monotonic() - begun))
+
     with Store.open(asked.db) as store, stop_on_signal() as stop:
 
         def run(
@@ -164,7 +170,7 @@ def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[M
         ) -> Sequence[Winner]:
             plan = Plan(
                 trials=asked.trials,
-                time_budget_s=asked.time_budget_s,
+                time_budget_s=budget_s(),
                 fresh=asked.fresh,
                 suggested=suggested,
             )
