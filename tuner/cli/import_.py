@@ -110,14 +110,14 @@ def _bring(
     from tuner.lookup.table_files import KERNELS_SUFFIX
     from tuner.tables.importing.tables import Wanted, bring
 
-    named = {split(problem)[0]: problem for name in suites for problem in suite_files.load(name)}
-    brought = bring(paths, out, Wanted(device, frozenset(named) if suites else None))
-    whole = [table.load(one.path) for one in brought] if suites or with_kernels else []
-    held = {split(row.problem)[0] for one in whole for row in one.rows}
-    absent = [str(problem) for key, problem in named.items() if key not in held]
+    of_suites = {split(problem)[0]: problem for name in suites for problem in suite_files.load(name)}
+    brought = bring(paths, out, Wanted(device, frozenset(of_suites) if suites else None))
+    written_tables = [table.load(one.path) for one in brought] if suites or with_kernels else []
+    families_there = {split(row.problem)[0] for each in written_tables for row in each.rows}
+    absent = [str(problem) for family, problem in of_suites.items() if family not in families_there]
     if absent:
         more = f", and {len(absent) - 3} more" if len(absent) > 3 else ""
-        families = f"{len(absent)} of {quantity(len(named), 'family')} of the suite"
+        families = f"{len(absent)} of {quantity(len(of_suites), 'family')} of the suite"
         click.echo(f"no row of {families}: {', '.join(absent[:3])}{more}: `tuner run` tunes them", err=True)
     if not as_json:
         for one in brought:
@@ -130,7 +130,7 @@ def _bring(
         if one.new and not with_kernels and kernels_of.is_dir():
             new = f"{one.path}: {quantity(one.new, 'new row')} beside kernels of before"
             click.echo(f"{new}: to compile theirs too, add --with-kernels", err=True)
-    written, errors = kernel_files.write(whole, out) if with_kernels else ([], [])
+    written, errors = kernel_files.write(written_tables, out) if with_kernels else ([], [])
     kernels = [one for _, one in written]
     if as_json:
         document: dict[str, Any] = {"tables": [output.by_name(one) for one in brought], "absent": absent}

@@ -64,35 +64,36 @@ def winners(
     """The current winner of each problem, by device."""
     from tuner.lookup import families
 
-    wanted, key = _problems_of(filters)
+    shape, key = _problems_of(filters)
     with options.open_store(db, device) as store:
         decided = store.families(device_slug=device)
         listed = [
             winner
             for winner in store.winners(device_slug=device)
-            if wanted in (None, winner.problem.shape)
+            if shape in (None, winner.problem.shape)
             and text.has(winner.problem, key)
             and kernel in (None, winner.config.kernel)
         ][:limit]
         empty = "" if listed else _no_winner(store, kernel, key)
-    slugs = {one.device.slug for one in listed}
+    slugs = {winner.device.slug for winner in listed}
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
-    ranges = [served[one.device.slug].get(one.problem) for one in listed]
+    ranges = [served[winner.device.slug].get(winner.problem) for winner in listed]
     if as_json:
         print_json(
             [
-                winner_document(one) | {"range": held and held[1], "batches": held and held[0].batches}
-                for one, held in zip(listed, ranges, strict=True)
+                winner_document(winner)
+                | {"range": its_range and its_range[1], "batches": its_range and its_range[0].batches}
+                for winner, its_range in zip(listed, ranges, strict=True)
             ]
         )
         return
     column = ("range",) if any(ranges) else ()
     rows = [
         (
-            *(one.device.slug, str(one.problem), *(_range(held) for _ in column)),
-            *(one.config.label, *figures(one), one.environment.triton),
+            *(winner.device.slug, str(winner.problem), *(_range(its_range) for _ in column)),
+            *(winner.config.label, *figures(winner), winner.environment.triton),
         )
-        for one, held in zip(listed, ranges, strict=True)
+        for winner, its_range in zip(listed, ranges, strict=True)
     ]
     print_table(("device", "problem", *column, "config", *FIGURES, "triton"), rows, empty=empty)
 
@@ -118,8 +119,8 @@ def trials(
     """Every config that was measured, the newest first."""
     from tuner.store.listing import TrialFilter
 
-    wanted, key = _problems_of(filters)
-    asked = TrialFilter(device, wanted, kernel, State(state) if state else None, key)
+    shape, key = _problems_of(filters)
+    asked = TrialFilter(device, shape, kernel, State(state) if state else None, key)
     with options.open_store(db, device) as store:
         listed = store.trials(asked, limit=_newest(limit, as_json=as_json))
         count = store.count_trials(asked)
@@ -191,9 +192,9 @@ def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], li
 
     `complete` is how many of them are COMPLETE, `winners` how many winners it has.
     """
-    wanted, key = _problems_of(filters)
+    shape, key = _problems_of(filters)
     with options.open_store(db, device) as store:
-        listed = store.problems(device_slug=device, shape=wanted, key=key, limit=limit)
+        listed = store.problems(device_slug=device, shape=shape, key=key, limit=limit)
         empty = "" if listed else _no_problem(store, key)
     if as_json:
         print_json(listed)

@@ -92,20 +92,20 @@ def residual_form(layer: nn.Module) -> ResidualForm | None:
         layer: What to try; it is not training.
     """
     parameters = list(inspect.signature(original_class(layer).forward).parameters.values())[1:]
-    named = [each for each in parameters[1:] if each.kind in _BY_NAME]
+    by_name = [each for each in parameters[1:] if each.kind in _BY_NAME]
     has_rest = any(each.kind is each.VAR_KEYWORD for each in parameters)
     is_tried = bool(parameters) and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    if layer.training or not is_tried or 1 + len(named) + has_rest < len(parameters) or not may_add(layer):
+    if layer.training or not is_tried or 1 + len(by_name) + has_rest < len(parameters) or not may_add(layer):
         return None
-    unread = {name: _Argument() for name in (*(each.name for each in named), *([_REST] if has_rest else []))}
-    first = _steps_of(layer, unread, torch.float32, _SHAPES[0], _LARGE)
-    given = {each.name: unread[each.name] if each.default is each.empty else each.default for each in named}
-    again = _steps_of(layer, given, _dtype_of(layer), _SHAPES[1], 1.0)
+    unread = {name: _Argument() for name in (*(each.name for each in by_name), *([_REST] if has_rest else []))}
+    steps = _steps_of(layer, unread, torch.float32, _SHAPES[0], _LARGE)
+    defaults = {each.name: unread[each.name] if each.default is each.empty else each.default for each in by_name}
+    again = _steps_of(layer, defaults, _dtype_of(layer), _SHAPES[1], 1.0)
     # Which of the layer's arguments a block is given is not known of defaults that are one object.
-    if not first or again is None or [each[:4] for each in again] != [each[:4] for each in first]:
+    if not steps or again is None or [each[:4] for each in again] != [each[:4] for each in steps]:
         return None
     skipped = tuple(name for name, each in layer._modules.items() if _is_skipped(each))
-    return ResidualForm(tuple(first), tuple((each.name, each.default) for each in named), has_rest, skipped)
+    return ResidualForm(tuple(steps), tuple((each.name, each.default) for each in by_name), has_rest, skipped)
 
 
 def _dtype_of(layer: nn.Module) -> torch.dtype:
@@ -239,11 +239,11 @@ def ending_of(block: nn.Module) -> Ending:
         results[name] = given.new_zeros(*given.shape[:-1], linears[name].out_features)
         return results[name]
 
-    original, (first, *others) = original_class(block), parameters
-    given = {each.name: None for each in others if each.kind in _BY_NAME and each.default is each.empty}
+    original, (input_parameter, *others) = original_class(block), parameters
+    arguments = {each.name: None for each in others if each.kind in _BY_NAME and each.default is each.empty}
     size = getattr(block, _HEAD_SIZE, None)
     if isinstance(size, int) and any(each.name == _POSITIONS for each in others):
-        given[_POSITIONS] = (torch.ones(1, 2, size, device="cpu"),) * 2  # type: ignore[assignment]
+        arguments[_POSITIONS] = (torch.ones(1, 2, size, device="cpu"),) * 2  # type: ignore[assignment]
     tried = original.__new__(original)
     tried.__dict__.update(copied_state(block), training=False)
     if "config" in tried.__dict__:
@@ -252,13 +252,13 @@ def ending_of(block: nn.Module) -> Ending:
         name: None if each is None else _Called(name, call) for name, each in block._modules.items()
     }
     x = torch.zeros(1, 2, next(iter(linears.values())).in_features, device="cpu")
-    found = run_on_cpu(functools.partial(original.forward, tried, **{first.name: x}, **given))
-    if not isinstance(found, (torch.Tensor, tuple)) or not len(found):
+    returned = run_on_cpu(functools.partial(original.forward, tried, **{input_parameter.name: x}, **arguments))
+    if not isinstance(returned, (torch.Tensor, tuple)) or not len(returned):
         return unknown
-    result = found if isinstance(found, torch.Tensor) else found[0]
+    result = returned if isinstance(returned, torch.Tensor) else returned[0]
     # Its version counts changes in place.
     last = next((name for name, each in results.items() if each is result and each._version == 0), None)
-    return Ending(last, None if isinstance(found, torch.Tensor) else len(found) - 1)
+    return Ending(last, None if isinstance(returned, torch.Tensor) else len(returned) - 1)
 
 
 class _EagerConfig:

@@ -40,17 +40,17 @@ def claims(connection: Connection, location: str) -> list[Claim]:
     """What a database says of each of its decisions."""
     query = select(winner.c.winner_id, winner.c.superseded_by, winner.c.decided_at).order_by(winner.c.winner_id)
     # A damaged one is named where its row is read; what it says of itself is not taken.
-    found = {row[0]: (row[1], row[2]) for row in connection.execute(query) if Stray not in map(type, row)}
-    later = dict.fromkeys(found, 0)
-    for start, (_, second) in found.items():
-        at = start
-        for steps in range(1, len(found)):
-            successor = found[at][0]
-            if successor not in found or found[successor][1] != second:
+    decisions = {row[0]: (row[1], row[2]) for row in connection.execute(query) if Stray not in map(type, row)}
+    later = dict.fromkeys(decisions, 0)
+    for start, (_, decided_at) in decisions.items():
+        winner_id = start
+        for steps in range(1, len(decisions)):
+            successor = decisions[winner_id][0]
+            if successor not in decisions or decisions[successor][1] != decided_at:
                 break
             later[successor] = max(later[successor], steps)
-            at = successor
-    return [Claim(location, at, successor is None, later[at]) for at, (successor, _) in found.items()]
+            winner_id = successor
+    return [Claim(location, each, successor is None, later[each]) for each, (successor, _) in decisions.items()]
 
 
 def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int]) -> list[str]:
