@@ -219,6 +219,14 @@ def test_an_unknown_way_to_prune_is_left_out_with_a_warning_as_triton_leaves_it_
     assert kernel.configs_top_k == 2
 
 
+@pytest.mark.parametrize("top_k", [0.4, 0, -1, "2"])
+def test_a_top_k_that_leaves_no_config_is_one_line_that_says_so(top_k):
+    kernel = decorated(prune_configs_by={"perf_model": lambda BLOCK, **_: BLOCK, "top_k": top_k})
+    said = f"add: top_k is {top_k!r}: expected a whole number or a share, of 2 configs one at least"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        kernel.candidates(Problem.keyed("add", {"N": 64, "x_stride.one": True}))
+
+
 @pytest.mark.parametrize("configs", [None, []])
 def test_without_configs_there_is_tritons_own(configs):
     theirs = triton.autotune(configs=[], key=[])(add)

@@ -26,7 +26,7 @@ def pruned(
     """Return the `triton.Config`s left for a call: `early_config_prune` first, then the `top_k` of `perf_model`.
 
     A single config is never pruned. KernelError where none is left or a user's function raises, UsageError where
-    `top_k` is no number.
+    `top_k` is no number, or leaves none.
     """
     if len(configs) == 1:
         return list(configs)
@@ -52,8 +52,9 @@ def _pruned(
     if (model := prune.get("perf_model")) is not None:
         most = prune.get("top_k", 1.0)
         most = int(len(configs) * most) if isinstance(most, float) and most <= 1.0 else most
-        if not isinstance(most, int):
-            raise UsageError(f"{op}: top_k is {most!r}: expected a whole number or a share")
+        if not isinstance(most, int) or most < 1:
+            asked, expected = prune["top_k"], "a whole number or a share"
+            raise UsageError(f"{op}: top_k is {asked!r}: expected {expected}, of {len(configs)} configs one at least")
         if len(kept) > most:
             kept = sorted(kept, key=lambda config: model(**named, **kwargs, **config.all_kwargs()))[:most]
     return kept
