@@ -31,7 +31,6 @@ from recorded import database
 
 DATA = Path(__file__).parents[1] / "data"
 CARDS = ("shipped-h200.db.xz", "shipped-h100.db.xz")
-KINDS = ("16 bits", "fp8", "fp8, scales of rows", "scales of blocks")
 ROWS = ((1, 1), (2, 16), (17, 64), (65, 128), (129, 256), (257, 4096))
 
 
@@ -46,9 +45,9 @@ def main() -> None:
     with serving_without(args.without):
         for device, trials in (database(DATA / file) for file in args.data):
             of_op = {problem: times for problem, times in trials.items() if is_counted(problem, device, args.op)}
-            for name in KINDS:
-                if some := {problem: times for problem, times in of_op.items() if kind_of(problem) == name}:
-                    found[f"{device.slug}, {name}"] = losses(some, device)
+            for name in sorted({kind_of(problem) for problem in of_op}):
+                some = {problem: times for problem, times in of_op.items() if kind_of(problem) == name}
+                found[f"{device.slug}, {name}"] = losses(some, device)
     for slug, figures in found.items():
         for rows, each in figures.items():
             print(slug, rows, each)
@@ -56,18 +55,21 @@ def main() -> None:
 
 
 def is_counted(problem: Problem, device: Device, op: str) -> bool:
-    """Whether a problem is the op's; of products fp8, and those of which the calibration says something."""
-    is_known = op != "matmul" or kind_of(problem).startswith("fp8") or calibration.is_alike(problem, device)
-    return problem.op == op and is_known
+    """Whether a problem is the op's; of products of 16 bits those of which the calibration says something."""
+    known = op != "matmul" or kind_of(problem) != "16 bits" or calibration.is_alike(problem, device)
+    return problem.op == op and known
 
 
 def kind_of(problem: Problem) -> str:
-    """Which of `KINDS` a problem is of; "" for another."""
+    """What a problem is counted with: its operands' scales or size, or all that its name says beside the shape."""
     if problem.scaling == "block":
         return "scales of blocks"
-    if dtype.is_fp8(problem.a_dtype):
-        return {"none": "fp8", "row": "fp8, scales of rows"}.get(problem.scaling, "")
-    return "16 bits" if problem.scaling == "none" else ""
+    sizes = {dtype.ITEMSIZE[name] for name in (problem.a_dtype, problem.b_dtype, problem.out_dtype)}
+    if sizes == {2}:
+        return "16 bits"
+    if dtype.is_fp8(problem.a_dtype) and problem.fast_accum and problem.scaling in ("none", "row"):
+        return "fp8" if problem.scaling == "none" else "fp8, scales of rows"
+    return str(problem).split(" ", 2)[2]
 
 
 def serving_without(kernel: str | None) -> Any:

@@ -85,8 +85,8 @@ def _tiles(problem: Problem, device: Device) -> Iterator[tuple[int, int, int, in
     )
     for m, n, k in itertools.product(rows, columns, _lengths(problem)):
         for warps in _warps(m * n, problem, device) if m * n <= 128 * 256 else ():
-            # Twice as many sums fit beside operands in shared memory, on CDNA, and in the widest tiles beside short rows
-            # that no tensor core multiplies; else 128x256x64 spilled (sm_80, sm_90), and fewer warps took twice as long.
+            # Twice as many sums fit beside operands in shared memory, on CDNA, and of eight warps beside short rows
+            # that no tensor core multiplies; else 128x256x64 spilled (sm_80, sm_90), and fewer warps took longer.
             short = k <= _SHORT and warps == 8 and not tile_resources.uses_tensor_cores(problem)
             beside = short or device.vendor == "amd" or tile_resources.reads_shared(m, n, warps, problem, device)
             if m * n <= (128 if beside else 64) * device.warp_size * warps:
