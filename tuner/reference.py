@@ -15,6 +15,9 @@ from typing import Any
 from tuner import files
 from tuner.errors import KernelError, UsageError
 
+NAMELESS = "_tuned_"
+"""How a file's name as a module begins where its own name is not free: another process imports it by its path."""
+
 
 def load(reference: str) -> Any:
     """Import the object that a reference names.
@@ -90,7 +93,8 @@ def _file(where: str) -> ModuleType:
             return module
     if not path.exists():
         raise KernelError(f"there is no file {path}: expected path/of/file.py:name, from the current folder or from /")
-    name = path.stem if path.stem not in sys.modules and path.stem.isidentifier() else f"_tuned_{abs(hash(path))}"
+    # A name need not be an identifier to be imported by, yet one with a dot is looked for in a package.
+    name = path.stem if path.stem not in sys.modules and "." not in path.stem else f"{NAMELESS}{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -230,6 +230,18 @@ def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, mo
         assert advice in out, err
 
 
+@pytest.mark.parametrize("name", ["01-scale rows.py", pytest.param("scale.v2.py", marks=pytest.mark.long)])
+def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / name).write_text(MODULE)
+    command = [sys.executable, "-m", "tuner", "run", "--kernel", f"kernels/{name}:scale_rows", "--db", "tuner.db"]
+    given = ["--problem", "N=256,dtype=fp32", "--device", "interpreter", "--json"]
+    done = subprocess.run([*command, *given], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["states"] == {"COMPLETE": 4}
+
+
 @pytest.mark.parametrize("stored", ["Infinity", "NaN", "-Infinity"])
 def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_json(
     run, tmp_path, make_database, make_row, stored

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from tuner import reference
+
 
 def origin_of(kernel: Any, base: FunctionType, modules: Iterable[str | None]) -> str:
     """Return a reference to a kernel: "package.module:name", or "path/of/script.py:name".
@@ -27,7 +29,7 @@ def origin_of(kernel: Any, base: FunctionType, modules: Iterable[str | None]) ->
 
 
 def _importable(module: str) -> str:
-    if module in ("__main__", "__mp_main__"):
+    if module in ("__main__", "__mp_main__") or module.startswith(reference.NAMELESS):
         return getattr(sys.modules[module], "__file__", None) or module
     return module
 
