@@ -40,6 +40,12 @@ def load(reference: str) -> Any:
     return found
 
 
+def is_importable(reference: str) -> bool:
+    """Return whether another process can import what a reference names: nothing of a function or a notebook."""
+    where, _, name = reference.rpartition(":")
+    return where not in ("__main__", "__mp_main__", "<stdin>") and "<locals>" not in name
+
+
 @contextlib.contextmanager
 def _importing(where: str) -> Iterator[None]:
     """Say of whatever a module raises as it is imported where that was."""

@@ -242,6 +242,63 @@ def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name):
     assert problem["states"] == {"COMPLETE": 4}
 
 
+def test_what_a_missed_kernel_advises_of_a_script_of_a_package_tunes_it(tmp_path):
+    package = tmp_path / "scripts"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("COUNT = 4\n")
+    (package / "train.py").write_text(MODULE.replace("import sys\n", "from . import sizes\n", 1))
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
+
+    def typed(*words):
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    missed = typed("scripts.train")
+    assert missed.returncode == 0, missed.stderr
+    advice = missed.stderr.splitlines()[0].partition("to tune it: ")[2]
+    assert advice == "tuner run --kernel scripts.train:scale_rows --problem N=256,dtype=float32"
+    assert typed(*advice.split()).returncode == 0
+    assert typed("scripts.train").stdout == "[256, 256]\n"
+
+
+LONELY = (
+    MODULE[: MODULE.index("@scale_rows.make_inputs")]
+    + """
+x = torch.randn(4, 256)
+scale_rows[(4,)](x, torch.empty_like(x), 256, 256, 2.0)
+"""
+)
+WITHIN = (
+    "import triton.language as tl\ndef make():\n"
+    + "".join(f"    {line}\n" for line in LONELY.splitlines())
+    + "make()\n"
+)
+DEFINE, GIVE = "define the kernel at the top level of a file", "give the kernel inputs (@scale_rows.make_inputs)"
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "before"),
+    [("-c", MODULE, DEFINE), ("-", LONELY, f"{DEFINE}, {GIVE}"), ("a.py", WITHIN, f"{DEFINE}, {GIVE}")],
+)
+def test_a_kernel_that_no_other_process_can_import_is_advised_to_be_defined_in_a_file(tmp_path, how, text, before):
+    (tmp_path / "a.py").write_text(text)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TUNER_DB": "tuner.db"}
+    done = subprocess.run(
+        [sys.executable, how, *([text] if how == "-c" else [])],
+        input=text,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    typed = "tuner run --kernel FILE.py:scale_rows --problem N=256,dtype=float32"
+    assert done.stderr.splitlines()[0].endswith(f"to tune it: {before}, then {typed}")
+
+
 @pytest.mark.parametrize("stored", ["Infinity", "NaN", "-Infinity"])
 def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_json(
     run, tmp_path, make_database, make_row, stored

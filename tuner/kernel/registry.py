@@ -70,7 +70,9 @@ def add(spec: KernelSpec, *, instead_of: KernelSpec | None = None) -> None:
 
 def references() -> tuple[str, ...]:
     """Return how another process imports the kernels added here; `load` takes the result."""
-    return tuple(spec.origin for spec in _added.values() if "<locals>" not in spec.origin)
+    from tuner import reference
+
+    return tuple(spec.origin for spec in _added.values() if reference.is_importable(spec.origin))
 
 
 def load(references: Iterable[str]) -> None:

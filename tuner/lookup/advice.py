@@ -75,12 +75,16 @@ def shipping(problem: Problem, match: Match) -> str:
 
 
 def how_to_tune(problem: Problem, typed: str) -> str:
-    """What to do about a miss; `typed` is the command that tunes the problem, once its kernel has inputs."""
+    """What to do about a miss; `typed` is the command that tunes the problem, once its kernel can be found and run."""
+    from tuner import reference
+
     spec = _spec(problem) if problem.is_keyed else None
-    if spec is None or spec.has_inputs():
-        return f"to tune it: {typed}"
-    function = spec.origin.rpartition(":")[2]
-    return f"to tune it: give the kernel inputs (@{function}.make_inputs), then {typed}"
+    steps = []
+    if spec is not None and not reference.is_importable(spec.origin):
+        steps.append("define the kernel at the top level of a file")
+    if spec is not None and not spec.has_inputs():
+        steps.append(f"give the kernel inputs (@{_function(spec)}.make_inputs)")
+    return f"to tune it: {', '.join([*steps, f'then {typed}']) if steps else typed}"
 
 
 def _spec(problem: Problem) -> KernelSpec | None:
@@ -93,8 +97,17 @@ def _spec(problem: Problem) -> KernelSpec | None:
 
 def _origin(problem: Problem) -> str:
     """How a command names the kernel of a key."""
+    from tuner import reference
+
     spec = _spec(problem)
-    return problem.op if spec is None else spec.origin
+    if spec is None:
+        return problem.op
+    return spec.origin if reference.is_importable(spec.origin) else f"FILE.py:{_function(spec)}"
+
+
+def _function(spec: KernelSpec) -> str:
+    """The name of a kernel's function, where it is or would be at the top level of a module."""
+    return spec.origin.rpartition(":")[2].rpartition("<locals>.")[2]
 
 
 def _range(first: int | None, called: int, fewest: int) -> str:

@@ -29,7 +29,10 @@ def origin_of(kernel: Any, base: FunctionType, modules: Iterable[str | None]) ->
 
 
 def _importable(module: str) -> str:
-    if module in ("__main__", "__mp_main__") or module.startswith(reference.NAMELESS):
+    is_main = module in ("__main__", "__mp_main__")
+    if is_main and (main := sys.modules[module]).__package__ and main.__spec__ is not None:
+        return main.__spec__.name  # of `python -m package.script`, whose imports may be relative to its package
+    if is_main or module.startswith(reference.NAMELESS):
         return getattr(sys.modules[module], "__file__", None) or module
     return module
 

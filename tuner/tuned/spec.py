@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tuner import reference
 from tuner.errors import KernelError, ProblemError, TunerError, in_short
 from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec
@@ -193,7 +194,7 @@ def _unsupported(kernel: TunedKernel, problem: Problem) -> str | None:
 def _unmeasurable(kernel: TunedKernel, problem: Problem) -> str | None:
     if kernel.current_call(problem) is not None:
         return None  # it is measured in this process, on the call's own arguments
-    if "<locals>" in (origin := kernel.origin):
+    if not reference.is_importable(origin := kernel.origin):
         return f"{origin} cannot be imported by the processes that measure: define it at a module's top level"
     try:
         kernel.arguments_factory.shaped(problem)
