@@ -122,3 +122,35 @@ def test_what_triton_read_counts_where_the_file_has_changed_since():
     made = [Jit(namespace["kernel"]) for _ in range(3)]
     made[0].src, made[1].src = text, text.replace("+ 1", "+ 2")
     assert len({source_hash(each) for each in made}) == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("x + 1", "x + 2"),
+        ("max(x", "min(x"),
+        ("SIZE = 16", "SIZE = 32"),
+        ("x / 2", "x / 3"),
+        ("(each + 3", "(each + 4"),
+        ("x.first", "x.last"),
+    ],
+)
+def test_a_kernel_that_no_file_holds_counts_by_its_constants_and_all_that_it_names_too(changed):
+    text = textwrap.dedent(
+        """
+        SIZE = 16
+        def half(x):
+            return x / 2
+        def kernel(x):
+            return max(x + 1, SIZE) * half(x.first) - sum(each + 3 for each in x)
+        """
+    )
+
+    def hashed(text):
+        namespace = types.ModuleType("unwritten").__dict__
+        exec(text, namespace)
+        return source_hash(Jit(namespace["kernel"]))
+
+    assert changed[0] in text
+    assert hashed(text) == hashed(f"# moved\n{text}")
+    assert hashed(text.replace(*changed)) != hashed(text)

@@ -13,7 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _LIBRARIES = ("triton", "torch", "builtins", "math")
@@ -43,13 +43,16 @@ class _Reader:
         if id(plain) in self._seen:
             return f"function {self._seen[id(plain)]}"
         self._seen[id(plain)] = len(self._seen)
+        outer = _names_of(plain)
         try:
             tree = _tree(text if isinstance(text, str) else inspect.getsource(plain))
         except (OSError, SyntaxError):  # it was made by `exec`, and runs under the interpreter alone
-            return f"bytecode {plain.__code__.co_code.hex()}"
-        outer = _names_of(plain)
-        said = [f"{name}={self._value(value)}" for name, value in sorted(_references(tree, outer).items())]
-        return "\n".join([_text(tree), *said])
+            computed, names = _bytecode(plain.__code__), _names_in(plain.__code__)
+            references = {n: value for n, value in outer.items() if n in names and not isinstance(value, ModuleType)}
+        else:
+            computed, references = _text(tree), _references(tree, outer)
+        said = [f"{name}={self._value(value)}" for name, value in sorted(references.items())]
+        return "\n".join([computed, *said])
 
     def _value(self, value: Any) -> str:
         if type(value).__name__ == "constexpr":
@@ -90,6 +93,20 @@ def _names_of(function: FunctionType) -> Mapping[str, Any]:
         except ValueError:  # not assigned yet
             continue
     return found
+
+
+def _bytecode(code: CodeType) -> str:
+    constants = [_bytecode(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
+    return f"bytecode {code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _constant(value: Any) -> str:
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*inner)
 
 
 def _references(tree: ast.AST, outer: Mapping[str, Any]) -> dict[str, Any]:
