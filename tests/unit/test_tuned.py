@@ -254,6 +254,14 @@ def test_what_others_read_of_an_autotuner_is_there_as_triton_has_it():
     assert kernel.prune_configs({}) == CONFIGS[1:]
 
 
+@pytest.mark.parametrize("below", [triton.autotune, tuner.tuned])
+def test_what_chooses_configs_below_it_is_refused(below):
+    named = "@tuner.tuned" if below is tuner.tuned else "@triton.autotune"
+    chosen = triton.heuristics({"x_stride": lambda args: 1})(below(CONFIGS, ["N"])(add))
+    with pytest.raises(UsageError, match=f"^again: {named} stands below, and tuner.tuned takes its place: remove it$"):
+        tuner.tuned(CONFIGS, ["N"], name="again")(chosen)
+
+
 def test_torch_wraps_it_as_it_wraps_autotuned_kernels():
     def graph(kernel):
         def call(x, y):

@@ -58,10 +58,16 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
 
         Raises:
             UsageError: an option names no argument, a config cannot be stored, or there is no function under
-                `triton.jit`.
+                `triton.jit`, or what chooses its configs.
         """
         if fn is base_of(fn):
             raise UsageError(f"{options.name}: tuner.tuned is for functions under @triton.jit: put it below")
+        below = fn
+        while hasattr(below, "fn"):
+            if isinstance(below, compat.Autotuner):
+                its = "@tuner.tuned" if isinstance(below, TunedKernel) else "@triton.autotune"
+                raise UsageError(f"{options.name}: {its} stands below, and tuner.tuned takes its place: remove it")
+            below = below.fn
         self.options = options
         self.signature = Signature(options.name, fn, options.key, lambda: self.source_hash[:16])
         self.signature.check("reset_to_zero", options.reset_to_zero)
