@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -236,6 +237,24 @@ def test_what_prunes_and_raises_is_one_clear_line():
     kernel = tuner.tuned(CONFIGS, ["N"], name="raising", prune_configs_by=prune)(doubled)
     with pytest.raises(KernelError, match="prune_configs_by of raising failed: KeyError"):
         call(kernel, 300)
+
+
+@pytest.mark.parametrize(
+    ("most", "message"),
+    [
+        (0.1, "top_k of ranked is 0.1 and leaves none of 4 configs: expected one"),
+        (0, "top_k of ranked is 0 and leaves none of 4 configs: expected one"),
+        (-1, "top_k of ranked is -1 and leaves none of 4 configs: expected one"),
+        (2.5, "top_k of ranked is 2.5: expected a whole number, or a share up to 1.0"),
+        ("2", "top_k of ranked is '2': expected a whole number, or a share up to 1.0"),
+    ],
+)
+def test_a_top_k_that_leaves_no_config_or_is_no_number_is_one_clear_line(caplog, most, message):
+    prune = {"perf_model": lambda BLOCK, **_: -BLOCK, "top_k": most}
+    kernel = tuner.tuned(CONFIGS, ["N"], name="ranked", prune_configs_by=prune)(doubled)
+    with pytest.raises(KernelError, match=f"^{re.escape(message)}$"):
+        call(kernel, 300)
+    assert [said for said in caplog.messages if not said.startswith("no tuned config")] == []
 
 
 def test_tune_on_miss_measures_copies_once_and_the_next_process_looks_it_up(database, caplog):

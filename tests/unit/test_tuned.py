@@ -184,6 +184,11 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
             ({"tolerance": value}, f"tolerance must be a number from 0 on, got {value!r}")
             for value in (-1, float("nan"), float("inf"), "0.1", True)
         ),
+        ({"default": {"BLOCK": 64}}, "add: {'BLOCK': 64} is no config: expected a triton.Config"),
+        (
+            {"prune_configs_by": [len]},
+            "add: prune_configs_by is a list: expected a dict of early_config_prune, perf_model, top_k",
+        ),
         ({"name": "my add"}, "'my add' is no name of an op: expected letters, digits, '_', and single '-' between"),
     ],
 )
@@ -217,14 +222,6 @@ def test_an_unknown_way_to_prune_is_left_out_with_a_warning_as_triton_leaves_it_
         "add: prune_configs_by has no early: left out, expected early_config_prune, perf_model, top_k"
     ]
     assert kernel.configs_top_k == 2
-
-
-@pytest.mark.parametrize("top_k", [0.4, 0, -1, "2"])
-def test_a_top_k_that_leaves_no_config_is_one_line_that_says_so(top_k):
-    kernel = decorated(prune_configs_by={"perf_model": lambda BLOCK, **_: BLOCK, "top_k": top_k})
-    said = f"add: top_k is {top_k!r}: expected a whole number or a share, of 2 configs one at least"
-    with pytest.raises(UsageError, match=re.escape(said)):
-        kernel.candidates(Problem.keyed("add", {"N": 64, "x_stride.one": True}))
 
 
 @pytest.mark.parametrize("configs", [None, []])

@@ -79,6 +79,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
 
     def decorate(fn: Any) -> TunedKernel:
         arguments = tuple(inspect.signature(base_of(fn)).parameters)
+        pruning.check(name or base_of(fn).__name__, prune_configs_by or {})
         options = Options(
             name=name or base_of(fn).__name__,
             version=version,
@@ -95,9 +96,10 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         )
         if "dtype" in options.key:
             raise UsageError("key names 'dtype', which every key has: rename the argument, dt for instance")
-        pruning.check(options.name, options.prune)
         generic_key.check_op(options.name)
         kernel = TunedKernel(fn, options, configs)
+        if default is not None and not callable(default):
+            kernel.config_list.of(default)  # what is no config is an error here, and not at the first call
         kernel.arguments_factory.make_inputs, kernel.reference_function = make_inputs, reference
         kernel.spec = spec_of(kernel)
         kernel.measure = _measure if tune_on_miss else None

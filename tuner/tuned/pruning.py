@@ -12,8 +12,10 @@ OPTIONS = ("early_config_prune", "perf_model", "top_k")
 _log = logging.getLogger(__name__)
 
 
-def check(op: str, prune: Mapping[str, Any]) -> None:
-    """Warn of unknown options, which `triton.autotune` ignores silently."""
+def check(op: str, prune: Any) -> None:
+    """Warn of unknown options, which `triton.autotune` ignores silently; UsageError where these are no options."""
+    if not isinstance(prune, Mapping):
+        raise UsageError(f"{op}: prune_configs_by is a {type(prune).__name__}: expected a dict of {', '.join(OPTIONS)}")
     if unknown := [str(option) for option in prune if option not in OPTIONS]:
         _log.warning(
             "%s: prune_configs_by has no %s: left out, expected %s", op, " and ".join(unknown), ", ".join(OPTIONS)
@@ -25,8 +27,7 @@ def pruned(
 ) -> list[Any]:
     """Return the `triton.Config`s left for a call: `early_config_prune` first, then the `top_k` of `perf_model`.
 
-    A single config is never pruned. KernelError where none is left or a user's function raises, UsageError where
-    `top_k` is no number, or leaves none.
+    A single config is never pruned. KernelError where none is left, a user's function raises, or `top_k` is no number.
     """
     if len(configs) == 1:
         return list(configs)
@@ -50,11 +51,12 @@ def _pruned(
         if not kept:
             raise KernelError(f"early_config_prune of {op} left no config: expected one at least")
     if (model := prune.get("perf_model")) is not None:
-        most = prune.get("top_k", 1.0)
-        most = int(len(configs) * most) if isinstance(most, float) and most <= 1.0 else most
-        if not isinstance(most, int) or most < 1:
-            asked, expected = prune["top_k"], "a whole number or a share"
-            raise UsageError(f"{op}: top_k is {asked!r}: expected {expected}, of {len(configs)} configs one at least")
+        given = prune.get("top_k", 1.0)
+        most = int(len(configs) * given) if isinstance(given, float) and given <= 1.0 else given
+        if not isinstance(most, int):
+            raise KernelError(f"top_k of {op} is {given!r}: expected a whole number, or a share up to 1.0")
+        if most < 1:
+            raise KernelError(f"top_k of {op} is {given} and leaves none of {len(configs)} configs: expected one")
         if len(kept) > most:
             kept = sorted(kept, key=lambda config: model(**named, **kwargs, **config.all_kwargs()))[:most]
     return kept
