@@ -67,3 +67,13 @@ def test_what_is_no_shard_is_one_line_and_exit_2(text, capsys, tmp_path):
     assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
     assert f"{text!r} is no shard: expected I/N with I from 1 to N, for instance --shard 3/8" in err
     assert not (tmp_path / "no.db").exists()
+
+
+def test_a_shard_without_a_part_says_that_and_of_no_problem_that_it_lacks_a_winner(run, monkeypatch, capsys):
+    monkeypatch.setenv("TUNER_DB", "empty.db")
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--suite", "demo", "--device", "interpreter", "--shard", "9/10"])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (0, "")
+    assert "shard 9/10 has no part of 4 problems\n" in err
+    assert "winner" not in err

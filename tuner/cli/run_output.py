@@ -136,7 +136,8 @@ def closing_table(report: Report) -> None:
     ]
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
         whose = "problem that was begun" if _kept(report) else "problem"  # of others winners may be known
-        print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
+        if report.problems or report.untried:  # an empty shard has neither
+            print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
     if report.interrupted or report.deserted or report.is_spent:
         click.echo(_left(report), err=True)
 
