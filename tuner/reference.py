@@ -59,7 +59,10 @@ def _importing(where: str) -> Iterator[None]:
         ) from e
     except (Exception, KeyboardInterrupt) as e:
         # A user's module may raise anything; --debug shows where. The command line knows whether Ctrl-C was pressed.
-        raise KernelError(f"{where} cannot be imported: {type(e).__name__}: {e}".rstrip(": ")) from e
+        said = f"{where} cannot be imported: {type(e).__name__}: {e}".rstrip(": ")
+        if isinstance(e, ImportError) and "relative import" in str(e):
+            said += ": name it as a module, my_pkg.my_module:NAME, from the folder that my_pkg is in"
+        raise KernelError(said) from e
 
 
 @contextlib.contextmanager

@@ -356,6 +356,7 @@ def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_js
         ),
         (["--kernel", "mine:scale_rows", "--problem", "M=8"], "scale_rows has no key 'M': expected N, dtype"),
         (["--kernel", "mine:scale_rows", "--suite", "demo"], "the suite 'demo' is of GEMMs: --kernel takes FILE.csv"),
+        (["--kernel", "mine:scale_rows", "--suite", "N.CSV"], "there is no suite 'N.CSV': --kernel takes FILE.csv"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_exit_code_2(run, arguments, message):
@@ -368,6 +369,8 @@ def test_what_cannot_be_meant_is_one_line_and_exit_code_2(run, arguments, messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "odd.csv is empty: expected a line of column names, as the key has them"),
+        ("N,dtype\n", "odd.csv names no problem: expected lines with values of N,dtype"),
         ("N,note\n8,\n,\n", "odd.csv line 3: every value is empty: expected N,note, or no such line"),
         ("N\nx\n", "odd.csv line 2: make_inputs of scale_rows failed for scale_rows N=x float16: TypeError: "),
         ("dtype\nfp32\n", "odd.csv line 2: make_inputs of scale_rows failed for scale_rows float32: KeyError: "),

@@ -497,6 +497,10 @@ def test_a_module_that_raises_is_one_clear_line(tmp_path):
     (tmp_path / "calling.py").write_text("from tuner.errors import InputError\nraise InputError('a is on cpu')")
     with pytest.raises(KernelError, match=r"calling.py cannot be imported: InputError: a is on cpu$"):
         reference.load(f"{tmp_path}/calling.py:add")
+    (tmp_path / "inside.py").write_text("from . import sizes")
+    message = r"inside.py cannot be imported: ImportError: .*relative import.*: name it as a module, my_pkg.my_module:"
+    with pytest.raises(KernelError, match=message):
+        reference.load(f"{tmp_path}/inside.py:add")
 
 
 def test_a_kernel_that_a_child_cannot_import_is_said_when_it_is_asked_for():

@@ -207,7 +207,8 @@ def problems_of(
     problems = [each for text in texts for each in read(generic_key.cells(text))]
     for name in suites:
         if not name.endswith(".csv") and "/" not in name:
-            raise UsageError(f"the suite {name!r} is of GEMMs: --kernel takes FILE.csv, with columns named as its key")
+            found = f"the suite {name!r} is of GEMMs" if name in suite_files.names() else f"there is no suite {name!r}"
+            raise UsageError(f"{found}: --kernel takes FILE.csv, with columns named as its key")
         problems += suite_files.load_with_ladders(name, read=read)
     return problems
 

@@ -118,7 +118,8 @@ def _parse(name: str, text: str, read: Read | None) -> list[tuple[Problem | Ladd
     rows = _rows(name, text)
     line, header = next(rows, (0, []))
     if not header:
-        raise SuiteError(f"{name} is empty: expected a line of column names, {','.join(REQUIRED)}")
+        expected = ",".join(REQUIRED) if read is None else "as the key has them"
+        raise SuiteError(f"{name} is empty: expected a line of column names, {expected}")
     _check_header(f"{name} line {line}", header)
     columns = header if read is not None else _columns(f"{name} line {line}", header)
     listed: list[tuple[Problem | Ladder, str]] = []
@@ -131,7 +132,8 @@ def _parse(name: str, text: str, read: Read | None) -> list[tuple[Problem | Ladd
         row = dict(zip(columns, cells, strict=True))
         listed += [(each, row.get("group", "")) for each in _named(where, row, read or named)]
     if not listed:
-        raise SuiteError(f"{name} names no problem: expected lines such as 4096,4096,1024,bfloat16,nt")
+        expected = "such as 4096,4096,1024,bfloat16,nt" if read is None else f"with values of {','.join(columns)}"
+        raise SuiteError(f"{name} names no problem: expected lines {expected}")
     return listed
 
 
