@@ -213,6 +213,13 @@ def test_a_second_kernel_of_one_name_is_one_warning_that_names_both(install, ins
     ]
 
 
+def test_a_kernel_of_an_op_that_nobody_installed_is_said_to_be_named(install):
+    install()
+    message = "no kernel 'scale' of op 'scale' is installed: name its module with --kernel MODULE:NAME, or import it"
+    with pytest.raises(KernelError, match=f"^{message}$"):
+        registry.find("scale", "scale")
+
+
 def test_an_entry_point_that_promises_another_kernel_is_one_warning(install, point, caplog):
     install(point("matmul.one", "matmul/one"), point("matmul.two", "softmax/two"))
     assert sorted(registry.specs()) == [("matmul", "one")]

@@ -139,8 +139,9 @@ def find(op: str, name: str, source: str = "") -> KernelSpec:
     named = _first(tuple(point for point in points() if point.name == f"{op}.{name}"))
     spec = named.get((op, name)) or of(op).get(name)
     if spec is None:
-        known = ", ".join(sorted(of(op))) or "none"
-        expected = CAPTURED if is_of_library(op) else f"known are {known}"
+        known = ", ".join(sorted(of(op)))
+        expected = f"known are {known}" if known else "name its module with --kernel MODULE:NAME, or import it"
+        expected = CAPTURED if is_of_library(op) else expected
         raise KernelError(f"no kernel {name!r} of op {op!r} is installed: {expected}")
     return spec
 
