@@ -102,14 +102,13 @@ def _file(where: str) -> ModuleType:
             return module
     if not path.exists():
         raise KernelError(f"there is no file {path}: expected path/of/file.py:name, from the current folder or from /")
-    # A name need not be an identifier to be imported by, yet one with a dot is looked for in a package.
-    name = path.stem if path.stem not in sys.modules and "." not in path.stem else f"{NAMELESS}{abs(hash(path))}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python file.py` does, so that it can import its neighbours
+    name = path.stem if _is_free(path) else f"{NAMELESS}{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as `python file.py` does, so that it can import its neighbours
     try:
         with _importing(where):
             spec.loader.exec_module(module)
@@ -117,3 +116,12 @@ def _file(where: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether a file's own name is free for its module, so that another process imports it by that."""
+    if "." in path.stem or path.stem in sys.modules:  # a name with a dot is looked for in a package
+        return False
+    importlib.invalidate_caches()  # the file may be new
+    found = importlib.util.find_spec(path.stem)
+    return found is not None and found.origin is not None and Path(found.origin).resolve() == path

@@ -230,13 +230,30 @@ def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, mo
         assert advice in out, err
 
 
-@pytest.mark.parametrize("name", ["01-scale rows.py", pytest.param("scale.v2.py", marks=pytest.mark.long)])
-def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name):
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / name).write_text(MODULE)
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("01-scale rows.py", ""),
+        ("scaling.py", "others:kernels"),  # there is another one of its name, which an import would find
+        pytest.param("scale.v2.py", "", marks=pytest.mark.long),
+    ],
+)
+def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name, path):
+    for folder, text in (("kernels", MODULE), ("others", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text)
     command = [sys.executable, "-m", "tuner", "run", "--kernel", f"kernels/{name}:scale_rows", "--db", "tuner.db"]
     given = ["--problem", "N=256,dtype=fp32", "--device", "interpreter", "--json"]
-    done = subprocess.run([*command, *given], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    where = {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(
+        [*command, *given],
+        cwd=tmp_path,
+        env={**os.environ, **where},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     (problem,) = json.loads(done.stdout)["problems"]
     assert problem["states"] == {"COMPLETE": 4}
