@@ -294,11 +294,14 @@ def test_a_damaged_record_is_one_clear_line_and_stays_as_it_is(text, message, re
             use(record)
         assert message in str(raised.value)
         assert "\n" not in str(raised.value)
+        advice = ": name another file" if use is misses.load else ": move it away, and a new one is begun"
+        assert str(raised.value).endswith(advice)
     with pytest.raises(SystemExit) as ended:
         main(["run", "--from-misses", str(record), "--device", "interpreter"])
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"tuner: {record}: ")
+    assert line.endswith(": name another file")
     assert record.read_bytes() == before
 
 

@@ -168,7 +168,7 @@ def _open(path: Path) -> Recorder:
     if path.is_dir():
         raise TableError(f"{path} is a folder: expected a file for the record of misses, say {path}/misses.json")
     if path.exists():
-        misses.load(path)
+        misses.load(path, misses.BEGIN_ANEW)
     elif not path.parent.is_dir():
         raise TableError(f"cannot write the record of misses {path}: there is no folder {path.parent}")
     return Recorder(path)

@@ -30,7 +30,8 @@ LOCK_SECONDS = 10.0
 
 NO_BINARY = "no_binary"
 """In place of a match rule: the problem is tuned, and no shipped binary launches its config (`tuner.strict`)."""
-_ADVICE = "move it away, and a new one is begun"
+BEGIN_ANEW = "move it away, and a new one is begun"
+"""What to do about a file that calls are to be added to, and that is no record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +100,23 @@ class Record:
         return "\n".join(["{", *head, '  "misses": [', ",\n".join(f"    {row}" for row in rows), "  ]", "}", ""])
 
 
-def load(path: Path) -> Record:
-    """Read a record.
+def load(path: Path, advice: str = "name another file") -> Record:
+    """Read a record; `advice` says what to do about a file that is none.
 
     Raises:
         TableError: the file cannot be read, or is no record, or a damaged one, or one of another version.
     """
-    document = files.read_json(path, "record of misses", _ADVICE, error=TableError)
+    document = files.read_json(path, "record of misses", advice, error=TableError)
     found = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
     if found != (FORMAT, VERSION):
-        raise TableError(f'{path}: no record of misses: expected "format": "{FORMAT}", "version": {VERSION}: {_ADVICE}')
+        raise TableError(f'{path}: no record of misses: expected "format": "{FORMAT}", "version": {VERSION}: {advice}')
     try:
         calls: Counter[Miss] = Counter()
         for fields in document["misses"]:
             calls[_miss(fields)] += _count(fields["calls"])
         return Record(calls, _count(document["left_out"]))
     except (TunerError, LookupError, TypeError, ValueError, AttributeError) as e:
-        raise TableError(f"{path}: a damaged record of misses ({type(e).__name__}: {e}): {_ADVICE}") from e
+        raise TableError(f"{path}: a damaged record of misses ({type(e).__name__}: {e}): {advice}") from e
 
 
 def add(path: Path, record: Record) -> None:
@@ -126,7 +127,7 @@ def add(path: Path, record: Record) -> None:
     """
     try:
         with _locked(path):
-            before = load(path) if path.exists() else Record()
+            before = load(path, BEGIN_ANEW) if path.exists() else Record()
             with files.replacing(path) as temporary:
                 temporary.write_text((before + record).dumps(), encoding="utf-8")
     except OSError as e:
