@@ -235,8 +235,17 @@ def test_configs_of_its_own_that_early_config_prune_returns_are_launched_measure
 def test_what_prunes_and_raises_is_one_clear_line():
     prune = {"early_config_prune": lambda configs, named, **_: configs[named["M"] :]}
     kernel = tuner.tuned(CONFIGS, ["N"], name="raising", prune_configs_by=prune)(doubled)
-    with pytest.raises(KernelError, match="prune_configs_by of raising failed: KeyError"):
+    with pytest.raises(KernelError, match=r"^prune_configs_by of raising failed: KeyError: 'M'$"):
         call(kernel, 300)
+
+
+def test_what_prunes_by_an_argument_that_a_call_gives_by_name_is_told_where_it_is():
+    prune = {"early_config_prune": lambda configs, named, **_: configs[named["N"] :]}
+    kernel = tuner.tuned(CONFIGS, ["N"], name="by_name", prune_configs_by=prune)(doubled)
+    x = torch.ones(64)
+    message = "prune_configs_by of by_name failed: KeyError: 'N': the call gives N by name, so take it from **kwargs"
+    with pytest.raises(KernelError, match=f"^{re.escape(message)}$"):
+        kernel[(1,)](x, torch.empty_like(x), 1, N=64)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,10 @@ def pruned(
         raise
     except Exception as e:
         # A user's function may raise anything. This kernel then cannot be tuned, but others can.
-        raise KernelError(f"prune_configs_by of {op} failed: {in_short(e)}"[:500]) from e
+        said = f"prune_configs_by of {op} failed: {in_short(e)}"[:500]
+        if isinstance(e, KeyError) and (missing := str(e.args[0] if e.args else "")) in kwargs:
+            said += f": the call gives {missing} by name, so take it from **kwargs"
+        raise KernelError(said) from e
 
 
 def _pruned(
