@@ -65,9 +65,11 @@ class Rivals(click.ParamType[tuple[str, ...]]):
     default="vendor",
     show_default=True,
     metavar="vendor,inductor,autotune",
-    help="What is timed beside the config that a lookup gives.",
+    help="Rivals, timed beside the config that a lookup returns.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30, on a GPU]")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), metavar="N", help="Paired rounds. [default: 30; 5 under the interpreter]"
+)
 @click.option(
     "--out", type=options.Place(path_type=Path), metavar="DIR", help="Write bench.json and charts (PNG) there."
 )
@@ -92,11 +94,11 @@ def bench(
     db: str | None,
     as_json: bool,
 ) -> int:
-    """Time the configs that lookups give, beside torch and other tuners.
+    """Time the configs that lookups return, beside torch and other tuners.
 
-    The others are torch's library, TorchInductor and triton.autotune. All are timed in one process, in paired rounds.
-    Nothing is tuned and no database is written: tune first, with tuner run. After Ctrl-C the rows that are done are
-    shown and written.
+    The rivals are torch's library, TorchInductor and triton.autotune. All are timed in one process, in paired rounds.
+    Nothing is tuned and no database is written: tune first, with tuner run. After Ctrl-C the finished rows are shown
+    and written.
     """
     by_shape = [Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling) for shape in shapes]
     problems = _listed(suites, by_shape, curves)

@@ -26,8 +26,7 @@ from tuner.models import captured
     metavar="LIB",
     type=options.Libraries(),
     multiple=True,
-    help="Record the calls of package LIB's autotuned kernels, and what its other kernels are compiled to; may be"
-    " repeated.",
+    help="Record the calls of package LIB's autotuned kernels, and its other kernels' binaries; may be repeated.",
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[str, ...]) -> int:
@@ -35,7 +34,7 @@ def capture(out: Path, libraries: tuple[tuple[str, ...], ...], command: tuple[st
 
     Nothing is measured. Writes DIR/suite.csv, which `tuner run --captured DIR` tunes. COMMAND's output, results and
     exit code stay as they are; all Python processes that it starts are recorded. With --adopt, each kernel and key of
-    LIB under triton.autotune is recorded as well; such kernels then run by the first of their configs that launches.
+    LIB under triton.autotune is recorded too; such a kernel then runs with the first of its configs that launches.
     """
     folder, named = out.absolute(), tuple(dict.fromkeys(name for each in libraries for name in each))
     for name in named:

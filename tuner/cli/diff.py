@@ -29,8 +29,8 @@ _COLUMNS = ("problem", "differs", "A", "B", "worth")
 def diff(before: str, after: str, as_json: bool) -> int:
     """Compare two tables or databases.
 
-    Folders of tables and installed packages that ship tables will do too. A database's winners are compared as they
-    would ship.
+    A and B may also be folders of tables or installed packages that ship tables. A database's winners are compared as
+    they would ship.
 
     Exits 0 when they are equal, 1 when they differ, 2 when one cannot be read.
     """

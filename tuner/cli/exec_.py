@@ -12,21 +12,25 @@ from tuner.errors import UsageError
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--adopt", "libraries", metavar="LIB", multiple=True, help="Serve package LIB's kernels; repeatable.")
+@click.option(
+    "--adopt", "libraries", metavar="LIB", multiple=True, help="Serve package LIB's kernels; may be repeated."
+)
 @click.option(
     "--on-miss",
     type=click.Choice(["autotune", "nearest", "first"]),
-    help="What a key gets that nobody tuned; autotune unless $TUNER_ON_MISS says otherwise.",
+    help="What an untuned key gets. [default: $TUNER_ON_MISS, else autotune]",
 )
 @click.option(
-    "--summary", is_flag=True, help="Say on stderr, as each process ends, how many keys were tuned and how many not."
+    "--summary",
+    is_flag=True,
+    help="Print on stderr, as each process ends, how many keys were tuned and how many were not.",
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(libraries: tuple[str, ...], on_miss: str | None, summary: bool, command: tuple[str, ...]) -> int:
     """Run a program and serve tuned configs to its libraries' kernels.
 
-    Where binaries ship for a kernel, these are launched. COMMAND's output, results and exit code are its own; all
-    Python processes that it starts are served.
+    Shipped binaries of a kernel are launched without compiling. COMMAND's output, results and exit code stay as they
+    are; all Python processes that it starts are served.
     """
     if not all(name.strip() for each in libraries for name in each.split(",")):
         raise UsageError("--adopt names no package: expected one as it is imported, such as fla")

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="DIR",
     type=options.Place(path_type=Path),
-    help="With --with-kernels: adopted kernels, for the calls that were captured, and what was compiled; may be"
+    help="With --with-kernels: compile adopted kernels for the captured calls, and write the captured binaries; may be"
     " repeated.",
 )
-@click.option("--device", metavar="SLUG", help="This device only; `tuner show devices` lists them.")
+@click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 @options.db_option
 @options.json_option
 def export(
@@ -62,7 +62,7 @@ def export(
 ) -> None:
     """Write the current winners in files that ship.
 
-    What was measured under the interpreter is left out, unless --device interpreter asks for it.
+    Winners of the interpreter are left out, unless --device interpreter asks for them.
     """
     if package is not None and kind != "table":
         raise UsageError("--package ships tables: leave --format out")

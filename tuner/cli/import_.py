@@ -26,9 +26,9 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
     multiple=True,
     metavar="NAME|FILE.csv",
     type=options.Place(),
-    help="Of tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
+    help="For tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
 )
-@click.option("--device", metavar="SLUG", help="Of tables: this device only, by its slug or its name.")
+@click.option("--device", metavar="SLUG", help="For tables: only this device, by its slug or its name.")
 @kernel_files.with_kernels_option
 @kernel_options.kernel_option
 @options.json_option
@@ -42,20 +42,19 @@ def import_(
     kernels: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Bring tables from elsewhere, or read what others tuned.
+    """Copy tables into a folder, or read other tools' files.
 
-    Tables of triton-tuner, as files, in a folder, in an archive (zip, tar) or in an installed package, are checked by
-    their digests and united with those in DIR, where lookups find them once it is named (TUNER_TABLES=DIR). For a
+    Tables of triton-tuner come as files, in a folder, in an archive (zip, tar) or in an installed package. Their
+    digests are checked, and their rows are merged with the tables in DIR; TUNER_TABLES=DIR then serves them. For a
     container that is to compile nothing, type
 
     \b
       tuner import triton-tuner --suite model.csv --device SLUG \\
           --with-kernels --out DIR
 
-    Of other tools, it reads the block-scaled fp8 configs of vLLM and SGLang and AITER's tables of tuned GEMMs. It then
-    writes DIR/imported.csv, a suite of their problems for `tuner run --suite`, and DIR/imported.candidates.json, their
-    configs, which that run tries. Their figures are not taken: nothing is a trial or a winner until it is measured
-    here.
+    Other tools' files are vLLM's and SGLang's block-scaled fp8 configs and AITER's tables of tuned GEMMs. From them the
+    command writes DIR/imported.csv, a suite for `tuner run --suite`, and DIR/imported.candidates.json, the configs that
+    this run tries first. Their figures are not taken: nothing is a trial or a winner until it is measured here.
     """
     from tuner.files import make_folder, write_text
     from tuner.tables.importing import candidates, tables

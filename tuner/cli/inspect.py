@@ -33,15 +33,15 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
 @click.option(
     "--config",
     metavar="JSON|NAME=VALUE,..",
-    help="JSON of all parameters, or pairs that change the config otherwise taken. [default: what a lookup gives]",
+    help="JSON of all parameters, or pairs that change the default. [default: what a lookup returns]",
 )
 @click.option("--diff", nargs=2, metavar="CONFIG CONFIG", help="Show two configs, each as for --config, side by side.")
 @click.option(
     "--target",
     metavar="cuda:90|hip:gfx942",
-    help="Compile for this GPU, which need not be here. [default: this machine's, else cuda:90]",
+    help="Compile for this GPU, which this machine need not have. [default: this machine's, else cuda:90]",
 )
-@click.option("--stage", type=click.Choice(_ALL), help="Print this form; with --diff, what differs in it.")
+@click.option("--stage", type=click.Choice(_ALL), help="Print this form; with --diff, a diff of it.")
 @click.option("--out", type=Place(file_okay=False, path_type=Path), help="Save every form (or --stage) there.")
 @json_option
 def inspect(
@@ -55,10 +55,10 @@ def inspect(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compile a kernel's config and show what it became.
+    """Compile a kernel's config; show registers, memory, occupancy.
 
-    Shows registers, shared memory, occupancy and, with --stage, an intermediate form. KERNEL is a kernel's name, or
-    op/name. No GPU is needed. For several launches, the last one is shown.
+    --stage prints an intermediate form instead. KERNEL is a kernel's name, or op/name. No GPU is needed. Of several
+    launches, the last one is shown.
     """
     if diff and config is not None:
         raise UsageError("--config and --diff exclude each other: --diff names both configs")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 with_kernels_option = click.option(
     "--with-kernels",
     is_flag=True,
-    help="Compile what the tables launch and write it beside them, for this Triton: needs no GPU.",
+    help="Compile the tables' kernels for this Triton and write them beside the tables; needs no GPU.",
 )
 _FEW = 16
 """So many binaries are compiled by one process in about the time that a pool's children take to start."""

@@ -27,7 +27,12 @@ from tuner.problem import Problem, parse_shape
 @options.layout_option
 @options.scaling_option
 @options.invariant_option
-@click.option("--explain", "explained", is_flag=True, help="Say which sources were asked and what was refused.")
+@click.option(
+    "--explain",
+    "explained",
+    is_flag=True,
+    help="Also print the sources asked, the rows refused and the most similar problems.",
+)
 @click.option(
     "--device",
     "slug",
@@ -54,8 +59,8 @@ def lookup(
 ) -> int:
     """Say which config a problem would get, and why.
 
-    That is: by which rule, and from which source. A database named with --db is asked before all other sources. Exits 1
-    when nobody tuned this problem or a range of M that holds it, so that only the default formula is left.
+    Prints the config, the match rule and the source. A database named with --db is asked before all other sources.
+    Exits 1 if the config is only the default formula's, because nobody tuned this problem or a range that holds its M.
     """
     if shape is not None and not kernels and not problems:
         problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)

@@ -20,10 +20,10 @@ from tuner.errors import TableError, UsageError
 def merge(destination: str, sources: tuple[str, ...], as_json: bool) -> None:
     """Bring several databases' measurements into one.
 
-    Runs, trials and winners of the databases SRC are added to the database DEST, which is made when missing. Each is a
-    path or a URL. Sources are only read. What is there already stays, so merging again changes nothing.
-    Where databases hold different winners for one problem, device and environment, the newest decision on current
-    evidence is kept and the others become its history.
+    Adds runs, trials and winners of the databases SRC to the database DEST, which is made if missing. Each is a path or
+    a URL. Sources are only read. What DEST has stays, so merging again changes nothing. If databases hold different
+    winners for one problem, device and environment, the newest decision on current evidence is kept and the others
+    become its history.
     """
     from tuner.store.merge import merge as merge_databases
 

@@ -33,9 +33,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="NAME|CONFIG.json", type=options.Place())
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Sharded over so many GPUs.")
-@click.option("--m", "sizes", metavar="1-512,8192", default="1-512,8192", show_default=True, help="Tokens of a step.")
-@click.option("--dtype", metavar="bf16|fp16|fp32|e4m3", help="Of the linear layers. [default: the config's]")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Number of GPUs to shard over.")
+@click.option(
+    "--m",
+    "sizes",
+    metavar="1-512,8192",
+    default="1-512,8192",
+    show_default=True,
+    help="Tokens of a step: ranges or sizes.",
+)
+@click.option("--dtype", metavar="bf16|fp16|fp32|e4m3", help="The linear layers' dtype. [default: the config's]")
 @click.option(
     "--out", metavar="SUITE.csv", required=True, type=options.Place(path_type=Path), help="Write the suite there."
 )

@@ -55,19 +55,26 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--topk", "top_k", type=click.IntRange(min=1), metavar="T", help="Experts of a token.")
 @click.option(
-    "--model", metavar="NAME|CONFIG.json", type=options.Place(), help="Take all of that from a Hugging Face config."
+    "--model",
+    metavar="NAME|CONFIG.json",
+    type=options.Place(),
+    help="Take these sizes and the dtype from a Hugging Face config.",
 )
 @click.option(
     "--dtype",
     metavar="bf16|fp16|fp8_w8a8|int8_w8a16|int4_w4a16",
-    help="What is multiplied. [default: the config's, bf16]",
+    help="Activations and weights. [default: the config's, else bf16]",
 )
-@click.option("--block-shape", type=Sizes("128,128"), metavar="128,128", help="Weights that share a scale, N and K.")
 @click.option(
-    "--group-size", type=click.IntRange(min=1), metavar="128", help="int4 or int8 weights that share a scale."
+    "--block-shape", type=Sizes("128,128"), metavar="128,128", help="Block of fp8 weights that shares a scale, N and K."
 )
-@click.option("--zero-points", is_flag=True, default=None, help="Such groups have zero points too, as AWQ's have.")
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Intermediate is divided by it.")
+@click.option(
+    "--group-size", type=click.IntRange(min=1), metavar="128", help="Number of int4 or int8 weights that share a scale."
+)
+@click.option("--zero-points", is_flag=True, default=None, help="Groups have zero points too, as AWQ's do.")
+@click.option(
+    "--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks; divides --intermediate."
+)
 @click.option(
     "--m", "ms", type=Sizes("1,8,64"), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]"
 )
@@ -79,8 +86,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     type=options.Place(),
     help="Which experts tokens go to; FILE holds recorded ids as JSON, [[0, 5], [3, 1]].",
 )
-@click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="Whose kernel and file.")
-@click.option("--out", required=True, metavar="DIR", type=options.Place(path_type=Path), help="Write the file below.")
+@click.option("--for", "package", type=click.Choice(["vllm", "sglang"]), required=True, help="The package to tune for.")
+@click.option(
+    "--out", required=True, metavar="DIR", type=options.Place(path_type=Path), help="Write the file into this folder."
+)
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option(
     "--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End tuning after about this long."
@@ -93,8 +102,8 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 def moe(**typed: Any) -> int:
     """Tune the fused experts of vLLM or SGLang, and write their file.
 
-    It is their own kernel that is tuned, as it is installed. For each number of tokens the tuned config is timed beside
-    that of the package's file and the package's default config, and the fastest is written.
+    Tunes the kernel of the installed package. For each number of tokens the tuned config is timed beside the one in the
+    package's file and the package's default config, and the fastest is written.
     """
     from tuner.moe import kernel, routing, tuning
     from tuner.moe.layer import LADDER

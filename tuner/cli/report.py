@@ -25,10 +25,10 @@ _SUFFIXES = (".html", ".htm")
     "--out", required=True, type=options.Place(path_type=Path), metavar="FILE.html", help="The file to write."
 )
 @options.db_option
-@click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
+@click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 @options.suite_option
 @click.option(
-    "--against", type=options.Place(), metavar="DB|TABLES", help="Show what became slower than in this edition."
+    "--against", type=options.Place(), metavar="DB|TABLES", help="Also show what became slower than in these."
 )
 def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, ...], against: str | None) -> None:
     """Write what a database holds as one HTML page.

@@ -48,7 +48,7 @@ class Share(click.ParamType[float]):
     default="5%",
     show_default=True,
     metavar="SHARE",
-    help="A row has lost if it takes more than this longer than it says, relative to its default and torch's library.",
+    help="How much a row may lose against its default config and torch's library, compared with its evidence.",
 )
 @click.option("--race", is_flag=True, help="Search again for the rows that lost or failed; needs --db.")
 @kernel_options.kernel_option
@@ -57,7 +57,7 @@ class Share(click.ParamType[float]):
     "--db",
     type=options.Place(),
     metavar="PATH|URL",
-    help="Keep what was measured there, as winners of the installed versions.",
+    help="Store the measurements there, as winners of the installed versions.",
 )
 @options.json_option
 def retime(
@@ -71,10 +71,10 @@ def retime(
     db: str | None,
     as_json: bool,
 ) -> int:
-    """Time again what ships, under the installed versions.
+    """Time shipped rows again under the installed versions.
 
     Each row is timed beside its default config and torch's library. Says which rows hold, which lost and which fail.
-    Exits 1 if one lost or failed. After Ctrl-C the rows that are done are shown and kept.
+    Exits 1 if one lost or failed. After Ctrl-C the finished rows are shown and kept.
     """
     from tuner.bench.retime import State, rows_of
     from tuner.lookup import sources

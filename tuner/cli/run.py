@@ -61,9 +61,11 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="DIR",
     type=Place(path_type=Path),
-    help="What a program called under tuner capture; may be repeated.",
+    help="Calls recorded by tuner capture --out DIR; may be repeated.",
 )
-@click.option("--widen", is_flag=True, help="With --captured: try neighbours of adopted kernels' configs, too.")
+@click.option(
+    "--widen", is_flag=True, help="With --captured: also try adopted kernels' configs with other warps and stages."
+)
 @click.option(
     "--strategy",
     type=click.Choice(["race", "exhaustive", "random"]),
@@ -79,10 +81,10 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seeds random choices.")
 @device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
-@click.option("--mixed", is_flag=True, help="With --ray: nodes may have several versions; each is tuned for.")
+@click.option("--mixed", is_flag=True, help="With --ray: nodes may have different versions; tune under each.")
 @db_option
 @click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
-@click.option("--dry-run", is_flag=True, help="Say what would be tried; measure and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be tried; measure and write nothing.")
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, **typed: Any) -> int:

@@ -32,17 +32,17 @@ def show() -> None:
     """List winners, trials, runs, devices or problems."""
 
 
-_device_option = click.option("--device", metavar="SLUG", help="Of this device only; `tuner show devices` lists them.")
+_device_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 _shape_option = click.option(
     "--shape",
     "--problem",
     "filters",
     multiple=True,
     metavar="MxNxK|N=1024",
-    help="Of this shape, or of these values of a key, only; of several, all must hold.",
+    help="Only this shape, or these values of a key; if repeated, all must hold.",
 )
-_kernel_option = click.option("--kernel", metavar="NAME", help="Of this kernel only.")
-_limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help="At most so many.")
+_kernel_option = click.option("--kernel", metavar="NAME", help="Only this kernel.")
+_limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help="At most this many.")
 
 
 @show.command()
@@ -103,7 +103,11 @@ def winners(
 @_device_option
 @_shape_option
 @_kernel_option
-@click.option("--state", type=click.Choice([state.value for state in State], case_sensitive=False))
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in State], case_sensitive=False),
+    help="Only trials that ended so.",
+)
 @_limit_option
 @options.json_option
 def trials(

@@ -30,15 +30,15 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True, type=options.Place())
 @kernel_options.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
-@click.option("--regret", is_flag=True, help="Measure what a lookup loses on problems that are held out.")
+@click.option("--regret", is_flag=True, help="Measure what a lookup loses on held-out problems.")
 @click.option("--invariance", is_flag=True, help="Compare rows of invariant families bit for bit between their Ms.")
-@click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold these problems out, all together.")
+@click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold out these problems, all together.")
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     default=30,
     show_default=True,
-    help="With --regret and no suite: problems, each held out alone.",
+    help="With --regret and no suite: how many problems are held out, each alone.",
 )
 @options.device_option("With --regret or --invariance: where to launch.")
 @options.json_option
@@ -62,8 +62,8 @@ def verify(
     A place is a table, a folder of tables, an installed package that ships tables, or a database. Needs no GPU.
     Exits 0 when there are only notes and warnings, 1 with an error, 2 when there is no such place.
 
-    With --regret it instead looks problems up without their own rows, and measures how much slower the answers are.
-    With --invariance it launches what lookups give for invariant families at several Ms, and compares their rows.
+    With --regret it instead looks up problems without their own rows, and measures how much slower the answers are.
+    With --invariance it instead launches invariant families at several Ms, and compares their rows bit for bit.
     """
     for name in kernels:
         kernel_options.find(name)

@@ -27,18 +27,20 @@ if TYPE_CHECKING:
     "--device",
     "slug",
     metavar="SLUG",
-    help="Compile for this device, which need not be here; `tuner show devices` lists those of a database. "
+    help="Compile for this device, which this machine need not have; `tuner show devices` lists a database's. "
     "[default: this machine's GPU]",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers. [default: all cores]")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="How many compile at a time. [default: all cores]"
+)
 @kernel_options.kernel_option
 @options.json_option
 def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: tuple[str, ...], as_json: bool) -> int:
     """Compile what tables and databases launch into Triton's cache.
 
-    Without a name, everything is compiled that lookups would answer from here: $TUNER_TABLES, the database and the
-    tables of installed packages. What is in the cache already is not compiled again. It needs no GPU, so an image can
-    be built with a warm cache.
+    Without a name, it takes every source that lookups ask here: $TUNER_TABLES, the database and the tables of installed
+    packages. What is in the cache already is not compiled again. No GPU is needed, so an image can be built with a warm
+    cache.
     """
     from triton import knobs
 
