@@ -52,14 +52,15 @@ def gated_linear(
 ) -> torch.Tensor:
     """Compute activation(x @ gate.T) * (x @ up.T) with a tuned Triton kernel on x's current stream, in one launch.
 
-    It is the first half of a gated MLP (SwiGLU). Sums, activation and product are float32 and rounded once. The config
-    comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives. Under
-    torch.autocast the operands are cast as those of torch.nn.functional.linear are (docs/ops.md).
+    It is the first half of a gated MLP (SwiGLU; source: Shazeer, arXiv:2002.05202). Sums, activation and product are
+    float32 and rounded once. The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0
+    give what torch gives. Under torch.autocast the operands are cast like those of torch.nn.functional.linear
+    (docs/ops.md).
 
     Args:
         x: [..., M, K], float32, float16 or bfloat16; leading dimensions are flattened into M. It is copied where its
-            rows are not contiguous, and where torch cannot flatten it in place.
-        gate, up: [N, K], of x's dtype, contiguous rows, and as far apart in one as in the other.
+            rows are not contiguous, or where torch cannot flatten it in place.
+        gate, up: [N, K], of x's dtype, contiguous rows, with one row stride for both.
         activation: silu, gelu (tanh form), relu, leaky_relu (slope 0.01); None or "none" for none.
         out: [..., M, N] to write into, contiguous rows, apart from all operands.
 

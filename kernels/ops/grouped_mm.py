@@ -47,7 +47,8 @@ def grouped_mm(
     device: nothing waits for it, and a captured CUDA graph replays with its current values. Rows from offs[-1] on are
     not written. Without `offs`, `a` and `b` are lists of equal length, and the products are a[i] @ b[i].
 
-    Each product is computed as by `matmul`. The config comes from `tuner.lookup`.
+    Each product is computed as by `matmul`; programs take tile after tile as in Triton's tutorial 08. The config comes
+    from `tuner.lookup`.
 
     Args:
         a: [M, K] with any strides; or a list of [M_i, K_i].

@@ -54,7 +54,8 @@ def matmul(
 ) -> torch.Tensor:
     """Compute activation(scaled(a @ b) + bias) with a tuned Triton kernel, on a's device and current stream.
 
-    Sums are float32, those of int8 int32.
+    Sums are float32, for int8 int32. Tile order and pipeline follow Triton's tutorial 03; docs/kernels.md has each
+    kernel's sources.
 
     The config comes from `tuner.lookup`; nothing is measured and nothing written. Sizes of 0 give what torch gives.
     Gradients flow to `a`, `b` and `bias` of float dtypes of 16 and 32 bits, through the same kernels. Under

@@ -42,11 +42,11 @@ def rms_norm(
 
     It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
     measured and nothing written. A row becomes NaN if it contains NaN. Of a row with an infinity, that element becomes
-    NaN and the others 0; a row whose squares exceed float32 becomes 0.
+    NaN and the others 0; a row whose squares exceed float32 becomes 0. Source: Zhang and Sennrich, arXiv:1910.07467.
 
     Args:
         x: [..., N], float32, float16 or bfloat16; leading dimensions are flattened into M. It is copied where its rows
-            are not contiguous, and where torch cannot flatten it in place.
+            are not contiguous, or where torch cannot flatten it in place.
         weight: [N], of x's dtype.
         eps: what is added to the mean of the squares, from 1.2e-38 to 3.4e38.
         offset: what is added to the weight in float32, 1.0 for Gemma's norms: 0, or from 1.2e-38 to 3.4e38 in size. It

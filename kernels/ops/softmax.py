@@ -27,7 +27,8 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
     """Compute every row's softmax, exp(x - max) / sum(exp(x - max)), with a tuned Triton kernel on x's current stream.
 
     It is computed in float32 and rounded once, and is deterministic. The config comes from `tuner.lookup`; nothing is
-    measured and nothing written. A row becomes NaN if it contains NaN or +inf, or only -inf.
+    measured and nothing written. A row becomes NaN if it contains NaN or +inf, or only -inf. Rows too long for one
+    block keep a running maximum; source: Milakov and Gimelshein, arXiv:1805.02867.
 
     Args:
         x: [..., N], float32, float16 or bfloat16, any strides; leading dimensions are flattened into M (copied only

@@ -57,21 +57,22 @@ class Adoption(AbstractContextManager["Adoption"]):
 
 
 def adopt(*libraries: str, on_miss: str = "autotune") -> Adoption:
-    """Serve the autotuned kernels of libraries by tuned configs, before or after the libraries are imported.
+    """Give tuned configs to the autotuned kernels of libraries, before or after the libraries are imported.
 
-    A kernel under `triton.autotune`, or under a subclass of Triton's `Autotuner`, looks each new key up before it is
-    measured. Nothing else about the kernel changes, and other libraries' kernels are as they were (docs/adopt.md).
+    For each new key of a kernel under `triton.autotune`, or under a subclass of Triton's `Autotuner`, the config is
+    looked up before anything is measured. Nothing else about the kernel changes, and other libraries' kernels stay as
+    they were (docs/adopt.md).
 
     Args:
         libraries: names of packages or modules: "fla", "liger_kernel".
-        on_miss: what a key gets that nobody tuned: "autotune", Triton measures it; "nearest", the config of the nearest
-            tuned key, or where there is none the first; "first", the first config of the kernel that can be launched.
+        on_miss: what an untuned key gets. "autotune": Triton measures it. "nearest": the config of the nearest tuned
+            key, or without one the first of the list. "first": the first config of the list that can be launched.
 
     Returns:
-        What undoes it: call its `undo`, or use it in a `with` statement.
+        An `Adoption`: its `undo()` undoes it, and so does the end of a `with` statement.
 
     Raises:
-        UsageError: there is no library of that name, or `on_miss` is another word.
+        UsageError: there is no library of that name, or `on_miss` is none of these.
     """
     if not libraries:
         raise UsageError('tuner.adopt names no library: name those whose kernels to serve, tuner.adopt("fla")')

@@ -158,17 +158,17 @@ class Capture:
 
 @contextlib.contextmanager
 def capture(folder: str | Path, *libraries: str) -> Iterator[None]:
-    """Capture what a block calls of libraries' autotuned kernels, for `tuner run --captured FOLDER`.
+    """Record a block's calls of libraries' autotuned kernels, for `tuner run --captured FOLDER`.
 
-    Nothing is measured meanwhile: each kernel runs by the first of its configs that launches.
+    Meanwhile nothing is measured: each kernel runs with the first of its configs that launches.
 
     Args:
-        folder: where the calls are written; it is made where it is missing.
+        folder: the folder to write calls into; made if missing.
         libraries: names of packages, "fla" for instance.
 
     Raises:
         UsageError: no library is named.
-        TableError: the folder is none, or may not be written into.
+        TableError: `folder` is no folder, or cannot be written into.
     """
     running = Capture(folder, *libraries)
     running.start()

@@ -31,6 +31,12 @@ class Config(Mapping[str, Value]):
 
     >>> Config("pointer", BLOCK_SIZE_M=128, num_warps=8)["num_warps"]
     8
+
+    Attributes:
+        kernel: the kernel's name.
+
+    Raises:
+        ConfigError: a parameter is no int, bool or str.
     """
 
     kernel: str

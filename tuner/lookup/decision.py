@@ -21,13 +21,14 @@ class Match(NamedTuple):
     Attributes:
         kernel: the kernel's name; `tuner.kernel.registry.find(problem.op, kernel)` is its spec.
         config: its meta-parameters.
-        rule: the match rule: "exact", "family" (tuned for a range of M that holds this one), "same_arch" (either, on
-            another GPU of the architecture), "near_key" (tuned for the nearest key, where an op has a key of its own),
-            or "default" (the kernel's formula).
+        rule: the match rule: "exact", "family" (tuned for a range of M that contains this one), "same_arch" (either, on
+            another GPU model of the architecture), "near_key" (tuned for the nearest key, for an op with a key of its
+            own), or "default" (the kernel's default formula).
         source: where the row came from; "formula" for the default.
         grade: "exact" (measured under this Triton), "compatible" (under another), "none" for the default.
-        regret: of rule "family", how many times as long as after a race of its own an M takes: the geometric mean over
-            random Ms of the family that were played when it was tuned. None where none were, and of other rules.
+        regret: for the rule "family", the served config's time over that of a race at the same M: the geometric mean
+            over the random Ms at which it was measured when the family was tuned. None if there were none, and for
+            other rules.
     """
 
     kernel: str

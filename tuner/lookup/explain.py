@@ -19,18 +19,18 @@ NEAREST = 3
 
 
 def explain(problem: Problem, device: Device | str | None = None, *, kernel: str | None = None) -> str:
-    """How `lookup` comes to its answer for a problem, as text of several lines.
+    """Return how `lookup` comes to its answer for a problem, as text of several lines.
 
-    Every source that was asked and what it holds, every row refused and why, the config, the rule and the grade, its
-    evidence, the tuned problems nearest to this one, and the command that tunes it.
+    It lists every source asked and what it holds, every row refused and why, the config, the rule and the grade, the
+    evidence, the most similar tuned problems, and the command that tunes this one.
 
     Args:
         problem: what is to be computed.
         device: as `lookup` takes it.
-        kernel: how the command names a kernel of the user's; by its module where that is None.
+        kernel: how that command is to name a kernel under `tuner.tuned`; None: by its module.
 
     Raises:
-        DeviceError, KernelError: see `lookup`.
+        DeviceError, KernelError, ProblemError: see `lookup`.
     """
     device, by_source, decision = resolver().explanation(problem, device)
     lines = [f"{problem} on {device.slug}", "sources, in the order they are asked:"]

@@ -18,12 +18,12 @@ from tuner.lookup.row import Row
 
 
 def digest(device: Device | str | None = None) -> str:
-    """SHA-256 over all that a lookup's answer follows from; reads every source and imports every kernel.
+    """Return the SHA-256 of everything that a lookup's answer depends on; reads every source, imports every kernel.
 
-    That is the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows for
-    this device and for others of its architecture in the order they are asked, the ranges of M that they serve, whether
-    `tuner.strict` holds, and configs that failed to launch in this process. Where sources lie is left out: ranks may
-    mount one folder twice.
+    It depends on the device, the versions of triton-tuner, Triton and each kernel, the match rules, every source's rows
+    for this device and for others of its architecture in the order in which they are asked, the ranges of M that they
+    serve, whether `tuner.strict` is on, and the configs that failed to launch in this process. It does not depend on
+    the sources' paths, because ranks may mount one folder in different places.
 
     Args:
         device: as `lookup` takes it.

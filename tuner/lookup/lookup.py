@@ -24,20 +24,20 @@ from tuner.problem.family import Range
 
 
 def lookup(problem: Problem, device: Device | str | None = None) -> Match:
-    """The config to use for a problem: its own, that of the range that holds its M, or the default formula's.
+    """Return the config to use for a problem: its own, that of the range with its M, or the default formula's.
 
     Args:
         problem: what is to be computed.
-        device: the GPU model to look up for, or its slug or name ("nvidia-h200-sm90-132", "NVIDIA H200"); None is this
-            process's own, found once.
+        device: the GPU model to look up for, or its slug or name ("nvidia-h200-sm90-132", "NVIDIA H200"); None is the
+            device of this process, found once.
 
     Returns:
-        The match. Asked again, it is the same object.
+        The match. A second lookup of the same problem returns the same object.
 
     Raises:
-        DeviceError: no device was given and this process has none, or the name is not of one device.
+        DeviceError: no device was given and this process has none, or the name is unknown.
         KernelError: no installed kernel serves the problem on the device.
-        ProblemError: it is no `Problem`.
+        ProblemError: `problem` is no `Problem`.
     """
     try:
         if device is None:
@@ -62,14 +62,14 @@ def defaults_up_to(problem: Problem, device: Device, most_m: int) -> Iterator[tu
 
 
 def use(where: str | Path | None) -> None:
-    """Ask a table, a folder of tables or a SQLite database before every other source; the latest named is asked first.
+    """Ask a table, a folder of tables or a SQLite database before every other source; the one named last comes first.
 
     Args:
-        where: a path. None forgets all that was named and everything that was read: the next lookup reads afresh.
+        where: a path. None forgets every path named and everything read, so the next lookup reads again.
 
     Raises:
-        TableError: it cannot be read, or is a folder without tables or with one that cannot be read. The sources stay
-            as they were.
+        TableError: the path cannot be read, or is a folder without tables or with one that cannot be read. The sources
+            stay as they were.
     """
     global _resolver  # noqa: PLW0603  one assignment swaps sources and answers together: no reader sees half of it
     if where is None:
@@ -85,16 +85,16 @@ def use(where: str | Path | None) -> None:
 
 
 def record_misses(where: str | Path | None) -> None:
-    """Count from here on the calls of problems that nobody tuned, for a file that `tuner run --from-misses` reads.
+    """Count calls of untuned problems from now on, for a file that `tuner run --from-misses` reads.
 
-    The file is written at the end of the process and by `tuner.flush_misses()`; what it holds is added to. Calls of
-    tuned problems cost nothing more. `$TUNER_MISSES` does the same from a process's first miss on.
+    The counts are added to the file at the end of the process and by `tuner.flush_misses()`. Calls of tuned problems
+    cost nothing more. `$TUNER_MISSES` does the same from a process's first miss on.
 
     Args:
-        where: the file, made when missing. None ends it.
+        where: the file, made if missing. None ends the counting.
 
     Raises:
-        TableError: the file cannot be a record of misses, or the one of before cannot be written.
+        TableError: the file is no record of misses, or the file named before cannot be written.
     """
     global _resolver  # noqa: PLW0603
     from tuner.lookup import miss_counts

@@ -23,13 +23,13 @@ _on: bool | None = None
 
 
 def strict(on: bool = True) -> None:
-    """Compile nothing in this process from here on, or compile again where no binary ships.
+    """Compile nothing in this process from now on, or compile again what does not ship.
 
-    `$TUNER_STRICT` says the same for processes that do not call it. Under Triton's interpreter, which compiles nothing,
-    it does nothing.
+    `$TUNER_STRICT` does the same in processes that do not call this function. Under Triton's interpreter, which
+    compiles nothing, it has no effect.
 
     Args:
-        on: False ends it, `$TUNER_STRICT` notwithstanding.
+        on: False ends it, whatever `$TUNER_STRICT` says.
 
     Raises:
         UsageError: `on` is neither True nor False.

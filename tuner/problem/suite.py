@@ -54,19 +54,33 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> list[Problem]:
-    """Return the problems of a suite as `entries` reads them."""
+    """Return the problems of a suite, each once, in the file's order.
+
+    Args:
+        name_or_path: as `entries` takes it.
+
+    Raises:
+        UsageError, SuiteError: see `entries`.
+    """
     return [entry.problem for entry in entries(name_or_path)]
 
 
 def load_with_ladders(name_or_path: str | Path, *, read: Read | None = None) -> list[Problem | Ladder]:
-    """Return the problems of a suite as `entries` reads them, and in place of their rungs all ladders as a whole."""
+    """Return the problems of a suite as `load` does, but a range of M as one ladder in place of its rungs.
+
+    Args:
+        name_or_path, read: as `entries` takes them.
+
+    Raises:
+        UsageError, SuiteError: see `entries`.
+    """
     listed = [each for each, _ in _listed(name_or_path, read)]
     rungs = {rung for each in listed if isinstance(each, Ladder) for rung in each.rungs}
     return [each for each in dict.fromkeys(listed) if isinstance(each, Ladder) or each not in rungs]
 
 
 def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry]:
-    """Read a suite: each problem once, in the file's order, with all groups that its lines name.
+    """Read a suite: each problem once, in the file's order, with every group that its lines name.
 
     Args:
         name_or_path: a suite of the package ("demo") or a CSV file, whose name ends in .csv or holds a slash.
@@ -74,8 +88,8 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
             aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, eps, parts, group,
             count and note.
             m and batch may be a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
-        read: for a kernel with columns of its own, turns a line's cells without those for people into its problem
-            (`KernelSpec.read`).
+        read: for a kernel with columns of its own, makes a problem from a line's cells (`KernelSpec.read`), without
+            group, note and count.
 
     Raises:
         UsageError: no suite of the package has that name.

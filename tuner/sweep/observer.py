@@ -14,7 +14,7 @@ from tuner.sweep.report import ProblemReport
 
 
 class Observer:
-    """Is told what happens in a sweep; a subclass overrides the methods that it needs."""
+    """Callbacks of a sweep, which do nothing; a subclass overrides those that it needs."""
 
     def started(self, device: Device, environment: Environment, problems: Sequence[Problem]) -> None:
         """The workers have opened their devices."""

@@ -48,11 +48,12 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
     """Decorate a function under `triton.jit` in place of `triton.autotune`: configs are looked up, not measured.
 
     Args:
-        configs: `triton.Config`s, or a mapping from parameters to values that are all combined; None is Triton's
-            default.
+        configs: `triton.Config`s, or a mapping from parameters to values, of which every combination is a config; None
+            is Triton's default config.
         key: names of arguments whose values distinguish problems; dtypes, alignments and the device always do.
         prune_configs_by: `early_config_prune`, `perf_model` and `top_k`, as in Triton.
-        reset_to_zero, restore_value: names of arguments that are zeroed or restored before each measured launch.
+        reset_to_zero, restore_value: names of arguments to zero or to restore before each measured launch. At run time,
+            those of `reset_to_zero` are zeroed before the first launch of a key, unless there is only one config.
         pre_hook, post_hook: called before and after each measured launch, with the arguments by name.
         warmup, rep, use_cuda_graph, do_bench, cache_results: accepted and ignored, because protocol 1 measures.
         name: the kernel's name in databases and tables; by default the function's name.
@@ -62,8 +63,8 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         make_inputs: a function from a Problem to the `Arguments` to measure it on.
         reference: a function from a call's arguments by name to its outputs: a tensor, a tuple in the order of
             `Arguments.outputs`, or tensors by name. By default, results are compared with the default config's.
-        tolerance: the largest error accepted, relative to an element's size plus the root mean square of all; by
-            default it follows from the dtype.
+        tolerance: the largest accepted |out - expected| / (|expected| + r), where r is the root mean square of the
+            whole output; by default it follows from the dtype (docs/tuned.md).
         tune_on_miss: measure a key that nobody tuned at its first launch, on copies of its arguments, and store the
             winner.
 
