@@ -1,4 +1,4 @@
-"""The ops, and their kernels: `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `gated_linear` and three of memory.
+"""The ops and their kernels: `matmul`, `bmm`, `grouped_mm`, `fused_experts`, `gated_linear`, three bound by memory.
 
 Each op's module is imported when the op is first accessed, so a program that only multiplies matrices does not import
 softmax.

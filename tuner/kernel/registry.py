@@ -104,7 +104,7 @@ def spec_in(found: Any) -> KernelSpec | None:
 def specs() -> dict[tuple[str, str], KernelSpec]:
     """Load and return every kernel by (op, name). An entry point that fails to load is a warning, not an error.
 
-    Of several kernels with one name, those but the first have their origin behind their name.
+    If several kernels have one name, all but the first have their origin behind it.
     """
     found = _first(points())
     return found | {(op, name): spec for op in {op for op, *_ in _added} for name, spec in _added_of(op).items()}
@@ -122,7 +122,7 @@ def of(op: str) -> dict[str, KernelSpec]:
 
 @functools.cache
 def find(op: str, name: str, source: str = "") -> KernelSpec:
-    """Return the kernel `name` of `op`; no other is loaded where its entry point is named `<op>.<name>`.
+    """Return the kernel `name` of `op`; no other is loaded if its entry point is named `<op>.<name>`.
 
     Args:
         op, name: as the spec has them.
@@ -181,10 +181,10 @@ def serving(problem: Problem, device: Device, *, strict: bool = False) -> list[K
 def default_config(
     problem: Problem, device: Device, without: Mapping[Config, str] | None = None, *, strict: bool = False
 ) -> Config:
-    """Return the config to use where nobody tuned: the default of the kernel with the highest precedence.
+    """Return the config for an untuned problem: the default of the kernel with the highest precedence.
 
     Among kernels of equal precedence, the one whose config is predicted to be fastest is chosen
-    (`KernelSpec.estimate_us`); where one of them has no prediction, the first by name.
+    (`KernelSpec.estimate_us`); if one of them has no prediction, the first by name.
 
     Args:
         problem, device: what is to be computed, and where.

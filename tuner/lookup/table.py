@@ -94,7 +94,7 @@ class Table:
         return table_digest.digest(table_digest.unsigned_text(_document(self)))
 
     def dumps(self) -> str:
-        """The file's text."""
+        """Return the file's text."""
         return table_digest.signed_text(table_digest.unsigned_text(_document(self)), self.date)
 
     def write(self, directory: Path) -> Path:

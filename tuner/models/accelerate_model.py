@@ -33,15 +33,15 @@ class Acceleration(NamedTuple):
     """What `accelerate` did; its text is one line.
 
     Attributes:
-        backend: Who was to serve the layers: "auto", "tuner" or "torch".
+        backend: The backend that was asked for: "auto", "tuner" or "torch".
         exchanged: The names of the linear layers that may run on tuned kernels.
         left: The names of layers, norms, gated MLPs and blocks of experts left on torch, by the reason for that.
-        norms: The names of the RMSNorms that run on one kernel each, a tuned one or torch's. Those that add one to
+        norms: The names of the RMSNorms that run as one kernel each, a tuned one or torch's. Those that add one to
             their weight run on the tuned one or by their own forward.
         experts: The names of the blocks of experts that may run on tuned kernels.
         mlps: The names of the gated MLPs whose gate and up may run in one launch.
         attentions: The names of the attention blocks whose q, k and v may run in one launch.
-        residuals: The names of the layers whose blocks may add the residual by themselves.
+        residuals: The names of the layers whose last products may add the residual, for one row.
     """
 
     backend: str
@@ -75,12 +75,12 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
 
     Args:
         model: Any model on a GPU, or on the CPU under Triton's interpreter. It is changed in place.
-        backend: "auto" for torch wherever no table says that a tuned kernel is no slower, and wherever a gradient is
-            asked for; "tuner" for the kernels always; "torch" for torch always, which is `restore`.
-        only: Patterns of names, as "*.mlp.*"; layers, norms, MLPs and experts of other names stay.
+        backend: "auto": the kernels where a table says that they are no slower, torch elsewhere and where a gradient is
+            needed; "tuner": the kernels in every call that they can serve; "torch": torch, the same as `restore`.
+        only: Patterns of names, such as "*.mlp.*"; layers, norms, MLPs and experts of other names stay as they are.
 
     Returns:
-        The layers whose forward was replaced and those left on torch, which is logged too.
+        An `Acceleration`: the layers whose forward was replaced, and those left on torch. It is logged too.
 
     Raises:
         InputError: `model` is no module, there is no such backend, or `only` names none of these layers.
@@ -150,7 +150,7 @@ def restore(model: nn.Module) -> int:
     """Give the layers whose forward `accelerate` replaced their original class back.
 
     Returns:
-        How many layers those are.
+        The number of these layers.
 
     Raises:
         InputError: `model` is no module.

@@ -129,7 +129,7 @@ class Listings:
         return lacking(self._database, noun)
 
     def trials(self, asked: TrialFilter = TrialFilter(), *, limit: int | None = None) -> list[TrialRow]:
-        """Trials, the newest first."""
+        """Return trials, the newest first."""
         query = (
             select(trial, run.c.uuid, device.c.slug, problem, config, kernel)
             .select_from(joined(trial, TRIAL_JOINS))
@@ -141,13 +141,13 @@ class Listings:
             return read(connection, query, _trial)
 
     def count_trials(self, asked: TrialFilter = TrialFilter()) -> int:
-        """How many trials there are."""
+        """Return the number of trials."""
         query = select(func.count()).select_from(joined(trial, TRIAL_JOINS)).where(*asked.conditions())
         with self._reading() as connection:
             return int(connection.execute(query).scalar_one())
 
     def runs(self, *, device_slug: str | None = None, limit: int | None = None) -> list[RunRow]:
-        """Runs, the newest first."""
+        """Return runs, the newest first."""
         recorded = select(func.count()).where(trial.c.run_id == run.c.run_id).correlate(run).scalar_subquery()
         query: Select[Any] = (
             select(run, device.c.slug, environment, recorded.label("trials"))
@@ -162,7 +162,7 @@ class Listings:
             return read(connection, query, _run)
 
     def devices(self) -> list[DeviceRow]:
-        """Devices by slug."""
+        """Return devices, sorted by slug."""
         with self._reading() as connection:
 
             def counts(query: Select[Any]) -> dict[int, int]:
@@ -194,7 +194,7 @@ class Listings:
         key: Sequence[tuple[str, Extra]] = (),
         limit: int | None = None,
     ) -> list[ProblemRow]:
-        """Problems that were tried, sorted; with a device, those tried there and what is known there."""
+        """Return the problems that were tried, sorted; for a device, only those tried there, with its own counts."""
         complete = func.count().filter(trial.c.state == State.COMPLETE.value)
         tried = (
             select(trial.c.problem_id, func.count().label("trials"), complete.label("complete"))

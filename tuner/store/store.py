@@ -147,7 +147,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @property
     def is_shared(self) -> bool:
-        """Whether several runs may write at a time: a SQLite file has one sweep."""
+        """Whether several runs may write at a time, as on a server; a SQLite file has one sweep."""
         return self._database.url is not None
 
     @property
@@ -156,7 +156,13 @@ class Store(Listings, AbstractContextManager["Store"]):
         return self._outage is not None and self._outage.is_away
 
     def survive_outages(self, run: Run) -> None:
-        """Let a run go on while its server is away (`OutageBuffer`), until it ends; a SQLite file is never away."""
+        """Let a run go on while its server is away, until the run ends; a SQLite file is never away.
+
+        From now on `record` keeps trials in a local file while the server is away; every other call waits for it.
+
+        Args:
+            run: the run.
+        """
         if self.is_shared:
             kept = spool.Spool(run, self._database)
             self._outage = OutageBuffer(kept, self.location, partial(self._record_again, run))
@@ -201,11 +207,11 @@ class Store(Listings, AbstractContextManager["Store"]):
         self._outage = None
 
     def record(self, run: Run, trials: Iterable[Trial], *, again: bool = False) -> None:
-        """Keep all of some trials, or none; see `survive_outages` for a server that is away.
+        """Store trials, all or none; see `survive_outages` for a server that is away.
 
         Args:
-            run: what measured them.
-            trials: what it measured.
+            run: the run that measured them.
+            trials: the trials; times are microseconds.
             again: nobody knows whether some of them were recorded before: what is there stays.
 
         Raises:
@@ -237,7 +243,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         kernels: Iterable[KernelVersion],
         runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config, where it is settled.
+        """Return the newest outcome of each config, if that is settled.
 
         One that crashed or hung is settled once two trials in a row did, one for which memory ran out never.
 
@@ -251,7 +257,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
-        """When the newest trial of a problem was recorded, in the form of `Winner.decided_at`; None without trials."""
+        """Return when a problem's newest trial was recorded, UTC as in `Winner.decided_at`; None without trials."""
         with self._reading() as connection:
             return newest_at(connection, self._keys, (device, environment, problem))
 
@@ -267,7 +273,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
-        """The current winner of a problem under the current versions; None where nobody decided one."""
+        """Return the current winner of a problem on a device under an environment's versions; None without one."""
         winner = models.winner
         with self._reading() as connection:
             key = [self._keys.find(connection, entity) for entity in (device, environment, problem)]
@@ -279,14 +285,14 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def winners(self, *, device_slug: str | None = None) -> list[Winner]:
-        """Current winners of a device, or of all, sorted by device, problem and environment."""
+        """Return the current winners of a device, or of all, sorted by device, problem and environment."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return rows.current_winners(connection, *conditions)
 
     @survives_outage
     def claim(self, run: Run, problem: Problem, *, begin: bool = False) -> bool:
-        """Have a problem to measure, unless another living run has it; whether this run has it now.
+        """Claim a problem for a run, unless another living run has it; return whether this run has it now.
 
         Runs that share a server's database claim problems for their device, environment and protocol. A claim holds
         until `release`, or until its run is dead. A SQLite file has one sweep at a time, which needs no claims.
@@ -303,14 +309,14 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def begin_claimed(self, run: Run, problem: Problem) -> bool:
-        """Begin a problem that a run has claimed; False where it has lost it meanwhile."""
+        """Begin a problem that a run has claimed; return False if another run has taken it over meanwhile."""
         if not self.is_shared:
             return True
         with self._writing() as connection:
             return claims.begin(connection, self._keys, run, problem)
 
     def release(self, run: Run, problems: Sequence[Problem]) -> None:
-        """Give back problems that a run claimed; all that a run still has goes with its end."""
+        """Release problems that a run has claimed; the end of a run releases all that it still has."""
         if self.is_shared and problems:
             self._release(run, problems)
 
@@ -321,13 +327,13 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def claimed_by_others(self, run: Run, problems: Iterable[Problem]) -> dict[Problem, claims.Holder]:
-        """Who has which of these problems, without the run itself and the dead."""
+        """Return which of these problems other living runs have, and who they are."""
         with self._reading() as connection:
             return claims.others(connection, self._keys, run, problems)
 
     @survives_outage
     def record_family(self, run: Run, family: Family) -> None:
-        """Keep which range of Ms each winner of a ladder serves.
+        """Store which range of Ms each winner of a ladder serves.
 
         Args:
             run: the run that tuned the ladder; it records a family once.
@@ -340,14 +346,14 @@ class Store(Listings, AbstractContextManager["Store"]):
 
     @survives_outage
     def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
-        """Families of a device, or of all, the one decided last first."""
+        """Return the families of a device, or of all; the one decided last comes first."""
         conditions = [] if device_slug is None else [models.device.c.slug == device_slug]
         with self._reading() as connection:
             return families.decided(connection, *conditions)
 
     @contextmanager
     def in_one_transaction(self, *, again: bool = False) -> Iterator[None]:
-        """Write all that the block writes, or nothing; what it reads is as it was before.
+        """Write everything that the block writes, or nothing; the block reads the state before it.
 
         Args:
             again: the same was written to a server before, and nobody knows what became of that: what is there stays.
