@@ -224,7 +224,7 @@ def _losing(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(Level.WARNING, "losing", found, "1 at least, but for a tie", row=row, advice=advice)
         if row.vs_vendor is not None and row.vs_vendor < 1:
             found = f"{row.vs_vendor:.3f}x as fast as torch's library"
-            yield subject.finding(Level.NOTE, "losing", found, "1 at least, where that can be had", row=row)
+            yield subject.finding(Level.NOTE, "losing", found, "at least 1, if tuning can reach it", row=row)
 
 
 def _ranges(subject: Subject) -> Iterator[Finding]:
