@@ -26,12 +26,12 @@ class Rule:
         name: the rule's name in messages.
         source: where the rule comes from: a guide, a paper, a measurement.
         rejects: returns the reason in words, or None.
-        fatal: whether a rejected config cannot run at all (too much shared memory) or is only not worth trying. A
-            lookup refuses the first kind, a search both.
-        early: whether the rule reads nothing that `SearchSpace.expand` or `canonical` changes, so that a point of the
-            axes that it rejects need not be expanded.
-        reads: for an early rule, all parameters that it reads. It is asked once those among them that are axes are set,
-            and a rejected point is not completed. Empty means that it is asked about complete points.
+        fatal: whether a rejected config cannot run at all (too much shared memory), rather than is not worth trying.
+            Lookups refuse only the first kind, searches both.
+        early: whether the rule reads nothing that `SearchSpace.expand` or `canonical` changes, so that a rejected point
+            of the axes need not be expanded.
+        reads: for an early rule, all parameters that it reads. It is checked as soon as those of them that are axes are
+            set, and a rejected point is not completed. Empty: it is checked for complete points.
     """
 
     name: str
@@ -54,8 +54,8 @@ def _nothing(config: Config, problem: Problem, device: Device) -> tuple[Config, 
 class SearchSpace:
     """Every config of one kernel for one problem on one device.
 
-    Where one of its functions, a third party's for one, raises anything but a KernelError or returns what it must not,
-    the space raises `tuner.errors.BrokenKernelError`, which names the function and the kernel.
+    If one of its functions raises anything but a KernelError, or returns a wrong type, the space raises
+    `tuner.errors.BrokenKernelError`, which names the function and the kernel.
 
     Attributes:
         kernel: the kernel's name.
@@ -63,10 +63,10 @@ class SearchSpace:
         axes: the values of each parameter, in the order in which configs are enumerated.
         rules: what rejects a config.
         canonical: returns the representative of all configs that are the same program for this problem.
-        expand: returns configs for a point of the axes, where a parameter's values follow from the others'.
+        expand: returns configs for a point of the axes, if some parameters follow from others.
         options: parameters that a config may have in addition to the axes.
-        refine: returns configs that a search tries of its leaders. Those that differ in an option are not among
-            `configs`: so an option costs a few trials instead of multiplying the space.
+        refine: returns variants of a config that a search tries for its leaders. Those that differ in an option are not
+            in `configs`, so an option costs a few trials instead of multiplying the space.
     """
 
     kernel: str

@@ -109,51 +109,51 @@ def sources_of(functions: Iterable[Callable[..., Any] | None]) -> dict[str, str]
 class KernelSpec:
     """One kernel of an op, found through the entry-point group `tuner.kernels`.
 
-    A kernel has to state the fields up to `reference`; the others have defaults.
+    The fields up to `reference` are required; the others have defaults.
 
     Attributes:
         op: the operation it implements ("matmul").
         name: its name, unique within the op; a config names its kernel.
-        version: a whole number from 1 on, raised when old timings no longer hold for the kernel.
-        supports: returns why it cannot serve a problem on a device (a sentence), or None when it can.
+        version: an integer from 1 on; raise it when old timings no longer hold for the kernel.
+        supports: returns why it cannot serve a problem on a device (a sentence), or None if it can.
         space: returns its search space for a problem on a device.
-        default_config: returns the config to use where nobody tuned the problem, by a formula.
+        default_config: returns the config for an untuned problem, by a formula.
         make_inputs: makes operands N(0, 1) of a problem on a torch device, seeded; the output lies inside guard bands.
-        launch: writes `inputs.output` by a config, with all that the op needs inside (zeroing, reduction, copies).
+        launch: writes `inputs.output` by a config, and includes all steps of the op (zeroing, reduction, copies).
         reference: returns the result in float64, in the output's shape.
-        vendor: writes the same result by torch's own library into the same output, or returns it in new memory where
-            the library takes no output; winners are compared with it. It raises NotImplementedError, as the default
-            does, where that library has nothing for the problem.
+        vendor: writes the same result by torch's own library into the same output, or returns it in new memory if the
+            library takes no output; winners are timed beside it. It raises NotImplementedError, as the default does,
+            if that library cannot compute the problem.
         tolerance: returns the largest error accepted, as `tuner.sweep.verify.error` defines it. The default is 16
-            roundings of the output's dtype, and 0 for whole numbers.
+            roundings of the output's dtype, and 0 for integers.
         compile: compiles for the active driver's target without launching, and returns Triton's CompiledKernel. Without
             it, configs are compiled one by one where they are measured, and cannot be inspected or shipped as binaries.
-        compile_class: returns a string that is equal for two (problem, config) pairs exactly when they share a binary.
+        compile_class: returns a string that is equal for two (problem, config) pairs exactly if they share a binary.
             By default no two pairs share one.
         simplicity: returns a sort key for configs; the least is the simplest, which wins a tie. By default all are
             equally simple, and their canonical order decides.
-        source_hash: returns a hash of the kernel's source, which shows changes that raised no version. By default the
-            files that define `launch`, `reference` and `make_inputs` are hashed. A result that was wrong under another
-            source is tried again.
+        source_hash: returns a hash of the kernel's source, which shows changes that did not raise the version. By
+            default the files that define `launch`, `reference` and `make_inputs` are hashed. Wrong results of another
+            source are tried again.
         former_source_hash: returns what `source_hash` did in databases that name no source in their problems; "" where
             there are none.
-        shared_bytes: predicts the shared memory of one block of a config's binary, as its space's rules do; None where
-            nothing is predicted.
-        estimate_us: predicts how long a config takes, microseconds; None without a model. It ranks configs before any
-            is compiled, and chooses among the kernels' default configs where nobody tuned a problem. No trial and no
-            winner is decided by it.
-        estimates_us: predicts the same of many configs, each once, where that takes less time than one by one.
-        runtime_parameters: parameters passed at launch, not compiled in: configs that differ in nothing else share a
+        shared_bytes: predicts the shared memory of one block of a config's binary, bytes, as its space's rules do; None
+            if nothing is predicted.
+        estimate_us: predicts a config's time, microseconds; None without a model. It ranks configs before any is
+            compiled, and chooses among the kernels' default configs for an untuned problem. It decides no trial and no
+            winner.
+        estimates_us: predicts the same for many configs at once, if that is faster than one by one.
+        runtime_parameters: parameters passed at launch, not compiled in: configs that differ only in these share a
             binary.
-        precedence: returns a rank where nobody tuned a problem: among the kernels that serve it, the highest gives the
-            default config. Among equal ranks, the kernel whose config `estimate_us` predicts to be faster does.
+        precedence: returns a rank for an untuned problem: of the kernels that serve it, the one with the highest rank
+            gives the default config. Of equal ranks, the one whose config `estimate_us` predicts to be faster does.
         unmeasurable: returns why a problem that it supports cannot be measured (a sentence), or None.
         has_inputs: returns whether there is a `make_inputs`, without which `tuner run` measures nothing.
-        read: for an op whose problems have no M, N and K (`tuner.problem.generic_key`), builds a problem from cells by
-            the names of its key; None for all other ops.
+        read: for an op without M, N and K (`tuner.problem.generic_key`), makes a problem from strings by the names of
+            its key; None for all other ops.
         borrows: whether a lookup may use the config of another key of such an op.
-        origin: how another process imports the kernel, see `tuner.reference`; "" where its entry point says so.
-        invariance: how bits are checked, where it serves problems with `invariant`; None where it does not.
+        origin: how another process imports the kernel, see `tuner.reference`; "" if its entry point says so.
+        invariance: how bits are checked if it serves problems with `invariant`; None if it does not.
         flops, bytes_moved: return the floating-point operations and the fewest bytes of device memory of a problem.
 
     Raises:

@@ -60,7 +60,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What was found out about a family over a range of Ms.
+    """What tuning found out about a family over a range of Ms.
 
     Attributes:
         problem: the family's problem with M = 1 (`Problem.group()`).
