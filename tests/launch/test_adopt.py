@@ -103,6 +103,13 @@ def test_a_winner_that_does_not_launch_is_one_line_and_triton_tunes(stub, tables
     assert report.stderr.count("library-summed is left to Triton: BLOCK: 256, num_warps: 8") == 1
 
 
+@pytest.mark.parametrize("on_miss", ["nearest", "first"])
+def test_a_winner_that_does_not_launch_is_replaced_where_nothing_may_be_measured(stub, tables, on_miss):
+    report = stub.run("adopted.py", tables(summed=SUMMED), on_miss)
+    assert report.printed["does not launch"] == [[0, 64, 2, True], [0, 64, 2, False]]
+    assert report.stderr.count("library-summed cannot be launched by BLOCK: 256, num_warps: 8") == 1
+
+
 @pytest.mark.parametrize(
     ("source", "config", "said"),
     [

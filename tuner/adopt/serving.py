@@ -102,7 +102,7 @@ class Server:
             order = self._order(kernel, decision, problem, device, is_strict=False)
         self._report_refusals(autotuner, decision, problem, device)
         if order:
-            self._count(decision)
+            self._count(decision, is_first=True)
             return order[0]
         self.outcomes[LEFT] += 1
         self.left.setdefault(op_of(autotuner))
@@ -162,11 +162,11 @@ class Server:
             return None
         if missing is not None:
             strict.note(problem, device, decision.match, str(config))
-        self._count(decision)
+        self._count(decision, is_first=config is order[0])
         return config
 
-    def _count(self, decision: Decision) -> None:
-        self.outcomes[TUNED if decision.match.rule == "exact" else NOT_TUNED] += 1
+    def _count(self, decision: Decision, *, is_first: bool) -> None:
+        self.outcomes[TUNED if is_first and decision.match.rule == "exact" else NOT_TUNED] += 1
 
     def _order(
         self, kernel: TunedKernel, decision: Decision, problem: Problem, device: Device, *, is_strict: bool
@@ -175,12 +175,11 @@ class Server:
         match: Match = decision.match
         if is_strict:
             return kernel.listed([match.config, *lookups.near_configs(problem, device), *kernel.in_order(problem)])
-        if match.rule == "exact":
-            return kernel.listed([match.config])
+        is_tuned = match.rule == "exact"
         if self.on_miss == "autotune":
-            return []
+            return kernel.listed([match.config]) if is_tuned else []
         others: list[Config] = kernel.in_order(problem)
-        return kernel.listed([match.config, *others] if self.on_miss == "nearest" else others)
+        return kernel.listed([match.config, *others] if is_tuned or self.on_miss == "nearest" else others)
 
     def _report_refusals(self, autotuner: Any, decision: Decision, problem: Problem, device: Device) -> None:
         """Log, once a kernel, why rows of it are not used."""
