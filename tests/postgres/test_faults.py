@@ -62,9 +62,15 @@ def test_a_database_that_is_not_there(refused, server, command):
 def test_a_wrong_password_or_none(refused, server, url, given, monkeypatch, tmp_path):
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "absent"))
     asked = url.replace("//tuner@", f"//guarded{given}@")
-    wrong = "the server does not take this password of this user"
+    wrong = "the server does not take this password of this user: give postgresql://USER:PASSWORD@HOST/NAME"
     assert (wrong if given else "postgresql://USER:PASSWORD@HOST/NAME") in refused(COMMANDS[0], asked)
     assert wrong in refused(COMMANDS[0], f"{asked}&password=secret-too")
+
+
+def test_a_host_that_no_name_server_knows(refused):
+    pytest.importorskip("psycopg")
+    said = refused(COMMANDS[0], "postgresql://u:secret@no-such-host.invalid/x")
+    assert "no host has that name: give postgresql://USER@HOST/NAME" in said or "no server answers there" in said
 
 
 def test_a_password_with_an_at_is_not_shown_in_part(refused):

@@ -207,9 +207,9 @@ def _report_others() -> None:
     advice = f"to record and tune them: {_RECORD}"
     if path is not None:
         advice = f"to tune them: tuner run --from-misses {shlex.quote(str(path))}"
-    _log.warning(
-        "%d more problems of the families above were called untuned, or with refused rows; %s", _others, advice
-    )
+    counted = "1 more problem" if _others == 1 else f"{_others} more problems"
+    were = "was" if _others == 1 else "were"
+    _log.warning("%s of the families above %s called untuned, or with refused rows; %s", counted, were, advice)
     _others = 0  # a fork that counts has registered this again
 
 

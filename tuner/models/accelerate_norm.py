@@ -43,14 +43,14 @@ class NormChoice:
         epsilon: The name of the attribute that a layer adds to the mean of the squares.
         offset: What it adds to its weight.
         is_auto: Whether torch serves where no table says that `rms_norm` is no slower.
-        left_to_torch: Shapes and dtypes of x, and epsilons, that torch serves: by its kernel, or where there is an
-            offset, which its kernel would round to x's dtype, by the layer's own forward.
+        left_to_torch: Shapes, dtypes and devices of x, and epsilons, that torch serves: by its kernel, or where there
+            is an offset, which its kernel would round to x's dtype, by the layer's own forward.
     """
 
     epsilon: str
     offset: float
     is_auto: bool
-    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, float]] = field(default_factory=LeftToTorch)
+    left_to_torch: LeftToTorch[tuple[torch.Size, torch.dtype, torch.device, float]] = field(default_factory=LeftToTorch)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles of a layer share the choice of their process."""
@@ -87,7 +87,8 @@ class FusedNorm(PatchedLayer):
         if not (choice is None or weight is None or epsilon is None or len(args) != 1 or kwargs or is_tracing()):
             (x,) = args
             left_to_torch = choice.left_to_torch
-            if not (left_to_torch and type(x) in PLAIN_TENSORS and (x.shape, x.dtype, epsilon) in left_to_torch):
+            is_plain = left_to_torch and type(x) in PLAIN_TENSORS
+            if not (is_plain and (x.shape, x.dtype, x.device, epsilon) in left_to_torch):
                 # No plan serves a call that is traced, or that needs a gradient or autocast.
                 normalized = CALL_CACHE.run_two(x, weight, (epsilon, choice.offset, choice.is_auto))
                 if normalized is not None:
@@ -138,7 +139,7 @@ def _is_fused(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def _normalized(x: torch.Tensor, weight: torch.Tensor, epsilon: float, choice: NormChoice) -> torch.Tensor | None:
     """Serve a call that has no plan: by our kernel if the choice allows it, else by torch's; None if neither can."""
-    asked, sources = (x.shape, x.dtype, epsilon), lookup.resolver()
+    asked, sources = (x.shape, x.dtype, x.device, epsilon), lookup.resolver()
     if asked not in choice.left_to_torch and _is_served(x, weight, epsilon):
         if not choice.is_auto or _is_faster(sources, *_sizes(x), x.dtype, epsilon, x.device.index):
             return _launched(x, weight, epsilon, choice)

@@ -49,6 +49,7 @@ _MEANINGS = {
 _NO_SERVER = f"no server answers there: start it, or {ANOTHER}"
 _ENDED = "the server ended the connection: type the same command again, committed rows are kept"
 _BUSY = "the server takes nobody in just now: type the same command again"
+_GIVE_PASSWORD = "give postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD"
 _AWAY = {
     "lock timeout": "another process holds its lock: one writes at a time, try again when that one has ended",
     "Is the server running": _NO_SERVER,
@@ -75,8 +76,9 @@ _SERVER_MEANINGS = {
     "no schema has been selected": "no schema that search_path names is there: its owner can CREATE SCHEMA it",
     "pg_hba.conf": "the server does not let this user in from here: its owner can add a line to its pg_hba.conf",
     "permission denied": "this user may not do that: its owner can GRANT it",
-    "password authentication failed": "the server does not take this password of this user",
-    "password": "the server lets nobody in without: give postgresql://USER:PASSWORD@HOST/NAME, or set $PGPASSWORD",
+    "password authentication failed": f"the server does not take this password of this user: {_GIVE_PASSWORD}",
+    "password": f"the server lets nobody in without: {_GIVE_PASSWORD}",
+    "failed to resolve host": "no host has that name: give postgresql://USER@HOST/NAME of one that is there",
     "role ": "the server does not know this user: give postgresql://USER@HOST/NAME",
     "database ": f"the server cannot open it: make it with createdb, or {ANOTHER}",
     "read-only transaction": "not writable: it is a copy that follows another server, name that one",
