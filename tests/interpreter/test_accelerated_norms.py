@@ -289,7 +289,8 @@ def test_auto_follows_the_evidence_of_each_number_of_rows(table, ours, fused):
 def test_what_is_left_to_torch_on_one_gpu_is_asked_about_anew_on_another():
     norm = norm_of("llama")
     accelerate(norm, backend="auto")
-    norm(torch.randn(2, 48))
+    with torch.no_grad():
+        norm(torch.randn(2, 48))
     left = accelerate_norm.choice_of("variance_epsilon", 0.0, True).left_to_torch
     assert (torch.Size((2, 48)), torch.float32, torch.device("cpu"), norm.variance_epsilon) in left
     assert (torch.Size((2, 48)), torch.float32, torch.device("cuda", 1), norm.variance_epsilon) not in left
