@@ -94,7 +94,7 @@ def count_of(problem: Problem, name: str) -> int:
     """
     count = dict(problem.extras).get(name)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ProblemError(f"{name} is {count!r}: expected a whole number from 1 on, as extras={{'{name}': 8}}")
+        raise ProblemError(f"{name} is {count!r}: expected an integer from 1 on, as extras={{'{name}': 8}}")
     return count
 
 

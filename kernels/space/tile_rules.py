@@ -81,7 +81,7 @@ def _misfit(name: str, value: Value, values: tuple[Value, ...]) -> str | None:
         return None if value in values else f"{value!r}: expected {' or '.join(map(str, values))}"
     lowest = 0 if 0 in values or name in ("BLOCK_SIZE_N_REST", "GROUP_SIZE_M", "waves_per_eu") else 1
     if isinstance(value, (str, bool)) or value < lowest:
-        return f"{value!r}: expected a whole number, {lowest} or more"
+        return f"{value!r}: expected an integer, {lowest} or more"
     known = value in values or not (name.startswith(("BLOCK", "SPLIT_N")) or name == "num_warps")
     if not known and value & (value - 1):
         return f"{value}, no power of two"

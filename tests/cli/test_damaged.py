@@ -39,7 +39,7 @@ DAMAGE = {
     "a column that is not there": "DROP VIEW tuned_gemm; ALTER TABLE run RENAME COLUMN tool_version TO version",
     "a version that is no number": "UPDATE kernel SET version = 'one'",
     "a version below all": "UPDATE kernel SET version = -1",
-    "bytes for a word": "UPDATE run SET tool_version = x'fffe'",
+    "bytes for a string": "UPDATE run SET tool_version = x'fffe'",
     "a word that is no UTF-8": "UPDATE device SET slug = CAST(x'ff' AS TEXT)",
     "ties that are no list": "UPDATE winner SET ties = '-1'",
     "a command line that is no list": "UPDATE run SET argv = 'tuner run'",
@@ -141,11 +141,11 @@ def test_the_command_that_says_more_is_typed_as_it_stands(tmp_path, make_databas
     [
         (
             "UPDATE kernel SET version = 'one'",
-            "row 1 of kernel: kernel.version holds 'one': expected a whole number from 0 to 2147483647",
+            "row 1 of kernel: kernel.version holds 'one': expected an integer from 0 to 2147483647",
         ),
         (
             "UPDATE trial SET message = x'00' WHERE trial_id = 1",
-            "row 1 of trial: trial.message holds b'\\x00': expected a word",
+            "row 1 of trial: trial.message holds b'\\x00': expected a string",
         ),
         (
             "UPDATE winner SET median_us = 5e-324 WHERE winner_id = 1",

@@ -268,7 +268,7 @@ def test_a_misspelt_argument_of_a_module_is_named_beside_those_that_it_takes(mak
     batched = load(dispatcher(table).text)
     with pytest.raises(TypeError, match="has no argument 'bacth'"):
         batched.config(64, 256, 128, "bf16", bacth=2)
-    with pytest.raises(ValueError, match="batch must be a whole number"):
+    with pytest.raises(ValueError, match="batch must be an integer"):
         batched.config(64, 256, 128, "bf16", batch="2")
 
 

@@ -98,7 +98,7 @@ def test_tables_of_aiter_give_problems_only(tmp_path, run):
         Problem(64, 256, 5120, epilogue="bias", **bf16),
     ]
     left_out = dict(line.split(": left out ") for line in err.splitlines())
-    assert left_out["a8w8_blockscale_x.csv"] == "1 row: its M, N and K are no whole numbers"
+    assert left_out["a8w8_blockscale_x.csv"] == "1 row: its M, N and K are no integers"
     assert left_out["a8w8_tuned_gemm.csv"].startswith("1 row: unknown dtype 'torch.float8_e4m3fnuz'")
     assert left_out["bf16_tuned_gemm.csv"].startswith("1 row: its operands are scaled")
 
@@ -151,8 +151,8 @@ def test_files_of_other_things_are_left_out_in_words_and_alone_are_an_error(tmp_
     [
         ({"BLOCK_SIZE_K": 64}, "BLOCK_SIZE_K is 64, block_scaled takes 128"),
         ({"num_ctas": 2}, "num_ctas is no parameter of block_scaled"),
-        ({"num_warps": "4"}, "num_warps must be a whole number, got '4'"),
-        ({"GROUP_SIZE_M": None}, "GROUP_SIZE_M must be a whole number"),
+        ({"num_warps": "4"}, "num_warps must be an integer, got '4'"),
+        ({"GROUP_SIZE_M": None}, "GROUP_SIZE_M must be an integer"),
     ],
 )
 def test_configs_that_ours_cannot_be_are_left_out_and_counted(tmp_path, run, entry, reason):

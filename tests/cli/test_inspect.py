@@ -159,7 +159,7 @@ MISTAKES = {
     "missing N, K: expected for instance": ("pointer", "--problem", "M=1"),
     "m is there twice": ("add_block", "--problem", "M=1,m=2,N=1,K=1"),
     "not a problem: 'M': expected NAME=VALUE pairs": ("add_block", "--problem", "M"),
-    "M must be a whole number, got 'few'": ("add_block", "--problem", "M=few,N=1,K=1"),
+    "M must be an integer, got 'few'": ("add_block", "--problem", "M=few,N=1,K=1"),
     "unknown dtype 'fp12'": ("pointer", "--problem", "M=1,N=1,K=1,dtype=fp12"),
     "unknown target 'cuda:77': known are cuda:80": ("add_block", *VECTOR[:2], "--target", "cuda:77"),
     "unknown target 'hip:sm_90'": ("add_block", *VECTOR[:2], "--target", "hip:sm_90"),

@@ -554,7 +554,7 @@ def quantized(**fields):
         (json.dumps({**SMALL, "model_type": "bert"}), ["--tp", 2], 2, "has no tensor-parallel plan: leave --tp out"),
         ('{"model_type": "musicgen"}', [], 1, "is several in one (text_encoder, audio_encoder, decoder), with more"),
         (json.dumps({"model_type": "vit"}), [], 1, "cannot be run without weights"),
-        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be a whole number"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be an integer"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "8,-1"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-1500000000"], 2, "a ladder of 82 rungs, more than 64"),

@@ -300,7 +300,7 @@ def test_a_databases_rows_that_cannot_be_read_are_errors(run, won, make_database
         ("row", "device 2"),
         ("row", "winner 1"),
     ]
-    assert "row 2 of device: device.sm_count holds 'many': expected a whole number" in place["findings"][0]["found"]
+    assert "row 2 of device: device.sm_count holds 'many': expected an integer" in place["findings"][0]["found"]
     assert "row 1 of winner: winner.ties holds 'two': expected a JSON list" in place["findings"][1]["found"]
 
 

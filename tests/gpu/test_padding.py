@@ -67,7 +67,7 @@ only_hopper = pytest.mark.skipif(
 
 
 class Product:
-    """a @ b of whole numbers, exact in every order; each call is on values that the one before did not have."""
+    """a @ b of integers, exact in every order; each call is on values that the one before did not have."""
 
     def __init__(self, m: int, n: int, k: int, config: Config, *, b_padded: bool = False) -> None:
         self.problem = Problem(m, n, k, dtype="bf16", layout="nt", b_padded=b_padded)

@@ -156,7 +156,5 @@ def test_what_does_not_fit_is_one_clear_error(message, refused):
 
 
 def test_a_problem_without_a_batch_is_refused_with_what_to_type():
-    with pytest.raises(
-        KernelError, match=r"batch is None: expected a whole number from 1 on, as extras=\{'batch': 8\}"
-    ):
+    with pytest.raises(KernelError, match=r"batch is None: expected an integer from 1 on, as extras=\{'batch': 8\}"):
         registry.serving(Problem(16, 16, 16, op="bmm"), INTERPRETER)

@@ -238,7 +238,5 @@ def test_what_does_not_fit_is_one_clear_error(message, refused):
 
 
 def test_a_problem_without_groups_is_refused_with_what_to_type():
-    with pytest.raises(
-        KernelError, match=r"groups is None: expected a whole number from 1 on, as extras=\{'groups': 8"
-    ):
+    with pytest.raises(KernelError, match=r"groups is None: expected an integer from 1 on, as extras=\{'groups': 8"):
         registry.serving(Problem(16, 16, 16, op="grouped_mm"), INTERPRETER)

@@ -12,7 +12,7 @@ from tuner.kernels import bmm, grouped_mm, matmul, pad_weight, softmax, vector_a
 
 
 def whole(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small whole numbers, which every dtype and every order of summing gives exactly."""
+    """Small integers, which every dtype and every order of summing gives exactly."""
     return (torch.arange(torch.Size(shape).numel()) % 3).view(shape).to(dtype)
 
 

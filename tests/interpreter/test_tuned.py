@@ -254,8 +254,8 @@ def test_what_prunes_by_an_argument_that_a_call_gives_by_name_is_told_where_it_i
         (0.1, "top_k of ranked is 0.1 and leaves none of 4 configs: expected one"),
         (0, "top_k of ranked is 0 and leaves none of 4 configs: expected one"),
         (-1, "top_k of ranked is -1 and leaves none of 4 configs: expected one"),
-        (2.5, "top_k of ranked is 2.5: expected a whole number, or a share up to 1.0"),
-        ("2", "top_k of ranked is '2': expected a whole number, or a share up to 1.0"),
+        (2.5, "top_k of ranked is 2.5: expected an integer, or a share up to 1.0"),
+        ("2", "top_k of ranked is '2': expected an integer, or a share up to 1.0"),
     ],
 )
 def test_a_top_k_that_leaves_no_config_or_is_no_number_is_one_clear_line(caplog, most, message):

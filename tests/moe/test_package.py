@@ -152,7 +152,7 @@ def test_a_layer_is_what_its_problems_say():
             "intermediate on one rank is 704, which does not divide into groups of 128: .* type --group-size 64",
         ),
         ({"dtype": "int4_w4a16", "group_size": 128, "hidden": 2056}, "hidden is 2056, .* into groups of 128$"),
-        ({"experts": 0}, "experts must be a whole number from 1 on, got 0"),
+        ({"experts": 0}, "experts must be an integer from 1 on, got 0"),
     ],
 )
 def test_a_layer_that_no_kernel_can_have_is_one_line(given, said):

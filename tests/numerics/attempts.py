@@ -54,7 +54,7 @@ def attempt(case: Case, torch_device: str) -> Attempt:
 
 
 def share(error: float, tolerance: float) -> float:
-    """Error over tolerance, where that may be 0: sums of whole numbers are exact."""
+    """Error over tolerance, where that may be 0: sums of integers are exact."""
     if tolerance:
         return error / tolerance
     return math.inf if error else 0.0

@@ -61,7 +61,7 @@ def test_rows_of_another_process_are_plain_values_and_come_back_as_the_trials_th
 
 def test_what_a_column_cannot_hold_is_one_line_and_stores_nothing(opened):
     store, run = opened
-    with pytest.raises(StoreError, match=r"trial\.samples holds -1: expected a whole number") as raised:
+    with pytest.raises(StoreError, match=r"trial\.samples holds -1: expected an integer") as raised:
         store.record(run, trials(WHOLE, dataclasses.replace(WHOLE, samples=-1)))
     assert str(raised.value).startswith(store.location)
     assert store.trials() == []

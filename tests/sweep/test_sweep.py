@@ -482,7 +482,7 @@ CARELESS = {
     "default_config gives {}": "default_config of the kernel careless/careless returned {}: expected a Config that has",
     "default_config gives another": "default_config of the kernel careless/careless returned one of the kernel 'ano",
     "precedence raises": "precedence of the kernel careless/careless failed: TypeError: no such",
-    "precedence gives high": "precedence of the kernel careless/careless returned 'high': expected a whole number",
+    "precedence gives high": "precedence of the kernel careless/careless returned 'high': expected an integer",
     "unmeasurable raises": "unmeasurable of the kernel careless/careless failed: TypeError: no such",
     "unmeasurable gives True": "unmeasurable of the kernel careless/careless returned True: expected None",
 }

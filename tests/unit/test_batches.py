@@ -96,7 +96,7 @@ def test_a_list_of_batches_is_as_many_problems_and_one_m_of_a_range_is_a_ladder_
     [
         ("bmm,1-64,512,128,bf16,nt,8-1", "line 2: batch 8-1 is a range that ends before it begins: write 1-8"),
         ("bmm,1-64,512,128,bf16,nt,0-8", "line 2: batch must be from 1 to"),
-        ("bmm,1-64,512,128,bf16,nt,1-", "line 2: batch must be a whole number, a range such as 1-512"),
+        ("bmm,1-64,512,128,bf16,nt,1-", "line 2: batch must be an integer, a range such as 1-512"),
         ("matmul,1-64,512,128,bf16,nt,1-8", "line 2: batch is for other ops than matmul"),
     ],
 )
@@ -174,10 +174,10 @@ def test_a_table_of_one_batch_is_written_as_before(tmp_path):
         ({"batches": [3, 2]}, "the batches 3-2 are no range"),
         ({"batches": [2, 5]}, "are served from below, by batch 3"),
         ({"batches": [1, 3]}, "the ranges 1-64 and 1-64 of one family overlap at batch 1"),
-        ({"batches": ["2", 3]}, "batch must be a whole number, got '2'"),
-        ({"batches": [2]}, "batches must be two whole numbers, got [2]"),
-        ({"batches": 2}, "batches must be two whole numbers, got 2"),
-        ({"batches": None}, "batches must be two whole numbers, got None"),
+        ({"batches": ["2", 3]}, "batch must be an integer, got '2'"),
+        ({"batches": [2]}, "batches must be two integers, got [2]"),
+        ({"batches": 2}, "batches must be two integers, got 2"),
+        ({"batches": None}, "batches must be two integers, got None"),
         ({"ranges": [[1, 8, 8, "measured"], [10, 64, 64, "measured"]]}, "1-8 and 10-64 leave a gap"),
         ({"ranges": [[1, 8, 8, "measured"], [8, 64, 64, "measured"]]}, "1-8 and 8-64 overlap"),
     ],

@@ -34,5 +34,5 @@ def test_a_parameter_is_read_as_of_a_dict():
 @pytest.mark.parametrize("value", [1.5, None, (1, 2)])
 def test_a_value_that_json_would_not_keep_is_refused_when_it_is_replaced_too(value):
     for make in (lambda: Config("any", num_warps=value), lambda: CONFIG.replace(num_warps=value)):
-        with pytest.raises(ConfigError, match="num_warps must be a whole number, a truth value or a word"):
+        with pytest.raises(ConfigError, match="num_warps must be an integer, a boolean or a string"):
             make()

@@ -54,7 +54,7 @@ def test_defaults_are_safe(minimal):
 def test_a_version_that_no_database_could_hold_is_refused_when_the_spec_is_made(minimal, version):
     with pytest.raises(UsageError) as raised:
         dataclasses.replace(minimal, version=version)
-    expected = f"the version of the kernel copy/copy must be a whole number from 1 on, got {version!r}"
+    expected = f"the version of the kernel copy/copy must be an integer from 1 on, got {version!r}"
     assert str(raised.value) == expected
 
 

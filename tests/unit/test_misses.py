@@ -276,11 +276,11 @@ DAMAGED = {
     "a list": ("[]", 'expected "format"'),
     "a newer version": (WHOLE.replace('"version": 1', '"version": 2'), 'expected "format"'),
     "no rows": (WHOLE.replace('"misses"', '"hits"'), "a damaged record of misses (KeyError"),
-    "calls that are no number": (WHOLE.replace('"calls": 2', '"calls": "2"'), "calls must be a whole number, got '2'"),
-    "a device that is no word": (WHOLE.replace(f'"{H200.slug}"', "[]"), "device must be a word, got []"),
+    "calls that are no number": (WHOLE.replace('"calls": 2', '"calls": "2"'), "calls must be an integer, got '2'"),
+    "a device that is no word": (WHOLE.replace(f'"{H200.slug}"', "[]"), "device must be a string, got []"),
     "a problem that cannot be": (WHOLE.replace('"m": 64', '"m": 0'), "M must be from 1"),
     "a range that ends before it begins": (WHOLE.replace('"problem"', '"first_m": 64, "problem"'), "below the problem"),
-    "a range that begins with a word": (WHOLE.replace('"problem"', '"first_m": "a", "problem"'), "a whole number"),
+    "a range that begins with a word": (WHOLE.replace('"problem"', '"first_m": "a", "problem"'), "an integer"),
     "a problem without K": (WHOLE.replace('"k": 256, ', ""), "not a problem"),
 }
 

@@ -61,10 +61,10 @@ def test_any_type_of_whole_number_is_a_size_and_ends_as_an_int():
     assert json.dumps(Problem(8, 8, 8, dtype="e4m3", fast_accum=np.bool_(False)).fields())
     assert given.with_shape(np.int32(1), 2, 3) == Problem(1, 2, 3, op="bmm", extras={"batch": 4}, aligned=True)
     for wrong in (True, np.True_, 8.0, "8", None, torch.ones(2, dtype=torch.int64)):
-        with pytest.raises(ProblemError, match="M must be a whole number, got"):
+        with pytest.raises(ProblemError, match="M must be an integer, got"):
             Problem(wrong, 8, 8)
     for wrong in ([4], None, torch.ones(1)):
-        with pytest.raises(ProblemError, match="bmm: batch must be a number, a truth value or a word, got"):
+        with pytest.raises(ProblemError, match="bmm: batch must be a number, a boolean or a string, got"):
             Problem(8, 8, 8, op="bmm", extras={"batch": wrong})
 
 

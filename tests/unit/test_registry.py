@@ -124,7 +124,7 @@ def test_a_kernel_whose_code_raises_is_one_warning_and_the_others_serve(install,
     [
         ("supports", True, "True: expected None, or a sentence that says why it cannot serve the problem"),
         ("supports", False, "False: expected None, or a sentence that says why it cannot serve the problem"),
-        ("precedence", "high", "'high': expected a whole number"),
+        ("precedence", "high", "'high': expected an integer"),
         ("default_config", {"BLOCK_SIZE_M": 16}, "{'BLOCK_SIZE_M': 16}: expected a Config that has its name"),
         ("default_config", Config("other"), "one of the kernel 'other': expected a Config that has its name"),
         ("estimate_us", "fast", "'fast': expected microseconds, or None"),

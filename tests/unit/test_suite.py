@@ -87,7 +87,7 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         (f"# one\n\n{HEADER}\n8,8,8,fp16,nn\n0,8,8,fp16,nn\n", "line 5: M must be from 1 to 2147483647, got 0"),
         (f"{HEADER}\n8,-1,8,fp16,nn\n", "line 2: N must be from 1"),
         (f"{HEADER}\n8,8,4294967296,fp16,nn\n", "line 2: K must be from 1"),
-        (f"{HEADER}\n8,8,wide,fp16,nn\n", "line 2: K must be a whole number, got 'wide'"),
+        (f"{HEADER}\n8,8,wide,fp16,nn\n", "line 2: K must be an integer, got 'wide'"),
         (f"{HEADER}\n8,8,8,fp12,nn\n", "line 2: unknown dtype 'fp12'"),
         (f"{HEADER}\n8,8,8,fp16,xx\n", "line 2: unknown layout 'xx'"),
         (f"{HEADER}\n8,8,8,fp16\n", "line 2: expected 5 values (m,n,k,dtype,layout), found 4"),
@@ -100,7 +100,7 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         (f"{HEADER},batch\n8,8,8,fp16,nn,4\n", "line 2: batch is for other ops than matmul: expected op, bmm or"),
         (
             f"{HEADER},op,batch\n8,8,8,fp16,nn,bmm,few\n",
-            "line 2: batch must be a whole number, a range such as 1-512, or a list such as 1,8,64; got 'few'",
+            "line 2: batch must be an integer, a range such as 1-512, or a list such as 1,8,64; got 'few'",
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_suite_may_be_a_path(write):
 
 @pytest.mark.parametrize("row", [{"k": None}, {"aligend": "yes"}, {"M": "64"}], ids=str)
 def test_cells_that_are_no_problem_are_refused_without_a_file_too(row):
-    with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|K must be a whole number"):
+    with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|K must be an integer"):
         suite.problem_of({"m": "64", "n": "64", "k": "64"} | row)
 
 

@@ -194,7 +194,7 @@ BAD_FAMILIES = {
     "a range of three parts": ({"ranges": [[1, 16, "measured"]]}, "not enough values"),
     "an M beyond 2^31": ({"ranges": [[1, 2**31, 2**31, "measured"]]}, "M must be from 1 to"),
     "an M of zero": ({"ranges": [[0, 64, 64, "measured"]]}, "M must be from 1 to"),
-    "an M that is a fraction": ({"ranges": [[1, 16.0, 16.0, "measured"]]}, "M must be a whole number, got 16.0"),
+    "an M that is a fraction": ({"ranges": [[1, 16.0, 16.0, "measured"]]}, "M must be an integer, got 16.0"),
     "no range": ({"ranges": []}, "at least one range"),
     "ranges that are a word": ({"ranges": "1-64"}, ""),
     "another evidence": ({"ranges": [[1, 64, 64, "hoped"]]}, "unknown evidence 'hoped'"),

@@ -78,7 +78,7 @@ def test_what_is_printed_to_type_is_read_back():
     [
         ("matmul", {}, "'matmul' is an op of tuner.kernels: choose another name, my_matmul for instance"),
         ("a.b", {}, "'a.b' is no name of an op: expected letters, digits, '_', and single '-' between"),
-        ("add", {"N": None}, "add: N must be a number, a truth value or a word, got None"),
+        ("add", {"N": None}, "add: N must be a number, a boolean or a string, got None"),
         ("add", {"N.size": 3}, "add: 'N.size' is no name of a key: expected N, or an argument's fact such as X.dtype"),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_space_is_every_combination_of_its_values():
         ([{"BLOCK": 64}], "add: {'BLOCK': 64} is no config: expected a triton.Config"),
         (
             [triton.Config({"BLOCK": {1}})],
-            "add: BLOCK of a config is {1}: expected a number, a truth value",
+            "add: BLOCK of a config is {1}: expected a number, a boolean",
         ),
         ({"BLOCK": 64}, "add: the space gives BLOCK as 64: expected its values, (64,)"),
         ({"BLOCK": (64, 128), "num_warps": ()}, "add: the space gives num_warps no value: expected at least one, or"),
@@ -179,7 +179,7 @@ def test_configs_that_cannot_be_kept_are_one_clear_line(configs, message):
             "add: reset_to_zero names 'out', which is no argument of the kernel: it",
         ),
         ({"reset_to_zero": "out"}, "add: reset_to_zero names 'o', which is no argument of the kernel: it has x_ptr"),
-        ({"version": "2"}, "version must be a whole number from 1 on, got '2'"),
+        ({"version": "2"}, "version must be an integer from 1 on, got '2'"),
         *(
             ({"tolerance": value}, f"tolerance must be a number from 0 on, got {value!r}")
             for value in (-1, float("nan"), float("inf"), "0.1", True)

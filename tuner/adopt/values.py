@@ -1,6 +1,6 @@
 """The arguments of a captured call, as JSON holds them: what they were, and of integers what they held; floats never.
 
-Numbers, truth values, words and None stand for themselves. Everything else is an object with one name, its kind:
+Numbers, booleans, words and None stand for themselves. Everything else is an object with one name, its kind:
 `tensor`, `descriptor`, `tuple`, `named` (a named tuple: its class and its values), `dtype`, `constexpr`, `float`
 (infinity and NaN) and `object` (a function or a member of an enum, by where it is imported from).
 """

@@ -30,7 +30,7 @@ _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):
-    """Whole numbers, such as 128,128."""
+    """Integers, such as 128,128."""
 
     name = "sizes"
 
@@ -42,7 +42,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
         """The numbers, each from 1 on."""
         cells = str(value).split(",")
         if not all(re.fullmatch(r"\s*0*[1-9]\d{0,18}\s*", cell) for cell in cells):  # Python reads 4300 digits at most
-            expected = f"expected whole numbers from 1 on, such as {self._example}"
+            expected = f"expected integers from 1 on, such as {self._example}"
             self.fail(f"{value!r:.60} are no sizes: {expected}", param, ctx)
         return tuple(int(cell) for cell in cells)
 

@@ -49,9 +49,7 @@ class Config(Mapping[str, Value]):
     def _set(self, kernel: str, unchecked: Mapping[str, Value], values: dict[str, Value]) -> None:
         for name, value in unchecked.items():
             if not isinstance(value, (int, str)):
-                raise ConfigError(
-                    f"{kernel}: {name} must be a whole number, a truth value or a word, got {value!r:.60}"
-                )
+                raise ConfigError(f"{kernel}: {name} must be an integer, a boolean or a string, got {value!r:.60}")
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_hash", None)
@@ -143,7 +141,7 @@ class Config(Mapping[str, Value]):
         """Read what `parameters_json` wrote.
 
         Raises:
-            ConfigError: the text is no JSON object of whole numbers, truth values and words.
+            ConfigError: the text is no JSON object of integers, booleans and strings.
         """
         try:
             loaded = files.parse_json(parameters)

@@ -255,7 +255,7 @@ class SearchSpace:
 
 
 def _dissimilarity(one: Config, other: Config) -> float:
-    """Count steps: a factor of two in a number, any other word or truth value, a parameter that one config lacks."""
+    """Count steps: a factor of two in a number, any other word or boolean, a parameter that one config lacks."""
     steps = 0.0
     for name in one.keys() | other.keys():
         values = one.get(name), other.get(name)

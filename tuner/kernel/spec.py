@@ -25,10 +25,10 @@ _ANSWERS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "unmeasurable": ((str, type(None)), "None, or a sentence that says why the problem cannot be measured"),
     "space": (SearchSpace, "a SearchSpace that has its name"),
     "default_config": (Config, "a Config that has its name"),
-    "precedence": ((int, float), "a whole number"),
+    "precedence": ((int, float), "an integer"),
     "simplicity": (tuple, "a tuple"),
-    "source_hash": (str, "a word"),
-    "compile_class": (str, "a word"),
+    "source_hash": (str, "a string"),
+    "compile_class": (str, "a string"),
     "estimate_us": ((int, float, type(None)), "microseconds, or None"),
     "estimates_us": (Mapping, "a mapping from configs to microseconds"),
 }
@@ -193,7 +193,7 @@ class KernelSpec:
     def __post_init__(self) -> None:
         if isinstance(self.version, bool) or not isinstance(self.version, int) or self.version < 1:
             which = f"the version of the kernel {self.op}/{self.name}"
-            raise UsageError(f"{which} must be a whole number from 1 on, got {self.version!r:.60}")
+            raise UsageError(f"{which} must be an integer from 1 on, got {self.version!r:.60}")
         if self.source_hash is None:
             by_files = functools.partial(_source_hash, self.launch, self.reference, self.make_inputs)
             object.__setattr__(self, "source_hash", by_files)

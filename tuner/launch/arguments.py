@@ -107,7 +107,7 @@ def _argument_of(argument: Any, memory: Sequence[Address], address_of: Callable[
 
 
 def number_at(given: Sequence[Argument], place: Place) -> int | None:
-    """The whole number at a place; None where there is none."""
+    """The integer at a place; None where there is none."""
     at, *axis = place
     found: Any = next(iter(given[at : at + 1]), None)
     if axis:

@@ -9,7 +9,7 @@ Arguments = Mapping[str, tuple[str, str, frozenset[str]]]
 """By name, what a binary knows of an argument: its type, the value compiled in, and facts about values that are not."""
 _COMPILED_IN = "constexpr"
 _ONE = (_COMPILED_IN, "1", frozenset[str]())
-"""How Triton compiles a whole number in that is 1."""
+"""How Triton compiles an integer in that is 1."""
 
 
 def arguments_of(src: Any) -> Arguments | None:

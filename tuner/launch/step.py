@@ -70,7 +70,7 @@ class RecordedLaunch(NamedTuple):
         return not (places and any(meta["fp4_padded"] for meta in kernel.metadata.tensordesc_meta or ()))
 
     def number(self, place: Place) -> int | None:
-        """The whole number at a place; None where there is none."""
+        """The integer at a place; None where there is none."""
         return self.grid[0] if place == GRID else described.number_at(self.given, place)
 
     def with_number(self, places: Sequence[Place], number: int) -> RecordedLaunch:

@@ -144,7 +144,7 @@ def _devices(connection: sqlite3.Connection) -> tuple[list[Device], list[Fault]]
             rates = [known.get(name) for name in _RATES]
             found.append(Device(*identity, *(rate if isinstance(rate, int) else None for rate in rates)))
         else:
-            wrong = ValueError(f"four words and four whole numbers expected, got {tuple(identity)}")
+            wrong = ValueError(f"four strings and four integers expected, got {tuple(identity)}")
             faults.append(fault.unreadable(f"device {known['device_id']}", wrong))
     return found, faults
 

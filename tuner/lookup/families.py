@@ -246,7 +246,7 @@ def batches_from(values: Any) -> Batches:
         ValueError: it is no list of two.
     """
     if not isinstance(values, list) or len(values) != 2:
-        raise ValueError(f"batches must be two whole numbers, got {values!r:.60}")
+        raise ValueError(f"batches must be two integers, got {values!r:.60}")
     return values[0], values[1]
 
 
@@ -257,7 +257,7 @@ def check_of(played: Any, geomean: Any, worst: Any) -> Check:
         ValueError: they are no count and two positive numbers.
     """
     if isinstance(played, bool) or not isinstance(played, int) or played < 1:
-        raise ValueError(f"played must be a whole number of 1 or more, got {played!r:.60}")
+        raise ValueError(f"played must be an integer of 1 or more, got {played!r:.60}")
     ratios = positive(geomean, "geomean"), positive(worst, "worst")
     assert None not in ratios
     return Check(played, *ratios)  # type: ignore[arg-type]  # neither is optional

@@ -171,7 +171,7 @@ def _fields(miss: Miss, calls: int) -> dict[str, Any]:
 def _miss(fields: Mapping[str, Any]) -> Miss:
     words = {name: fields[name] for name in ("device", "rule", "triton", "tool_version")}
     if odd := [name for name, word in words.items() if not isinstance(word, str)]:
-        raise ValueError(f"{odd[0]} must be a word, got {words[odd[0]]!r}")
+        raise ValueError(f"{odd[0]} must be a string, got {words[odd[0]]!r}")
     problem, first_m = Problem.from_fields(fields["problem"]), fields.get("first_m")
     if first_m is not None and not 1 <= check_size("first_m", first_m) < problem.m:
         raise ValueError(f"first_m must be below the problem's M, {problem.m}, got {first_m}")
@@ -180,5 +180,5 @@ def _miss(fields: Mapping[str, Any]) -> Miss:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"calls must be a whole number, got {value!r:.60}")
+        raise ValueError(f"calls must be an integer, got {value!r:.60}")
     return value

@@ -24,7 +24,7 @@ EXCHANGED_M = 8
 _OF_DEFAULTS = (1, 2, 4, 8)
 """The BLOCK_SIZE_M of vLLM's default configs for few tokens where weights have groups."""
 _DEVIATION = {4: 4.61, 8: 73.9}
-"""The standard deviation of all whole numbers of so many bits, sqrt((4**bits - 1) / 12)."""
+"""The standard deviation of all integers of so many bits, sqrt((4**bits - 1) / 12)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def compile_all(problem: Problem, config: Config) -> Any:
 
 
 def compile_class(problem: Problem, config: Config) -> str:
-    """Return what Triton specializes a config's launches on: dtypes, divisibility of whole numbers, and constants."""
+    """Return what Triton specializes a config's launches on: dtypes, divisibility of integers, and constants."""
     launches = calls(_shaped(problem, config), config, 0)  # the compile pool has one target for all
     facts = [[*map(_specialization, call.args), call.kwargs] for call in launches]
     # The kernel for groups takes sizes as constants, which are among the arguments here.

@@ -74,7 +74,7 @@ class Layer:
         for name in ("experts", "hidden", "intermediate", "top_k", "tp"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ProblemError(f"{name} must be a whole number from 1 on, got {value!r}")
+                raise ProblemError(f"{name} must be an integer from 1 on, got {value!r}")
         if self.dtype not in _OPERANDS:
             raise ProblemError(f"unknown dtype {self.dtype!r} of experts: expected one of {', '.join(_OPERANDS)}")
         if self.top_k > self.experts:

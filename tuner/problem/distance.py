@@ -32,7 +32,7 @@ def distance(one: Problem, other: Problem, sm_count: int) -> float:
 def key_distance(one: Problem, other: Problem) -> float | None:
     """Return how far apart two problems of an op are; None where a config of one says nothing about the other.
 
-    Words, truth values, dtypes and, where both are known, the kernels' sources must agree. Numbers differ by their
+    Words, booleans, dtypes and, where both are known, the kernels' sources must agree. Numbers differ by their
     logarithms. An argument that is aligned or 1 in only one of the problems counts like a factor of 2 in a number.
     """
     if (one.op, one.a_dtype) != (other.op, other.a_dtype):

@@ -192,7 +192,7 @@ def sizes(text: str, name: str = "M") -> list[int] | range:
     try:
         listed = [int(part) for part in text.split(",")]
     except ValueError:
-        expected = f"a whole number, a range such as 1-512, or a list such as 1,8,64; got {text!r:.60}"
+        expected = f"an integer, a range such as 1-512, or a list such as 1,8,64; got {text!r:.60}"
         raise ProblemError(f"{name} must be {expected}") from None
     if len(listed) > MOST_RUNGS:
         raise ProblemError(f"{name} lists {len(listed)} sizes, more than {MOST_RUNGS}: write a range such as 1-512")

@@ -30,13 +30,13 @@ _SHAPE = re.compile(rf"{_SIZE}[x,*]{_SIZE}[x,*]{_SIZE}", re.IGNORECASE)
 
 
 def check_size(name: str, size: SupportsIndex) -> int:
-    """Return a size, of any type of whole number, as an int; it must fit into a kernel's run-time arguments."""
+    """Return a size, of any type of integer, as an int; it must fit into a kernel's run-time arguments."""
     try:
         whole = operator.index(size)
     except TypeError:
         whole = None
     if whole is None or isinstance(size, bool):
-        raise ProblemError(f"{name} must be a whole number, got {size!r}")
+        raise ProblemError(f"{name} must be an integer, got {size!r}")
     if not 1 <= whole <= MAX_SIZE:
         raise ProblemError(f"{name} must be from 1 to {MAX_SIZE}, got {whole}")
     return whole
@@ -58,7 +58,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
 
 
 def check_extra(op: str, name: str, value: object) -> Extra:
-    """Return a value of a problem's extras as JSON holds it; numpy's numbers and truth values become Python's."""
+    """Return a value of a problem's extras as JSON holds it; numpy's numbers and booleans become Python's."""
     found = getattr(value, "tolist", str)() if type(value).__module__ == "numpy" else value
     if name in TRUTHS:
         if isinstance(found, (bool, int)) and found in (0, 1):
@@ -66,7 +66,7 @@ def check_extra(op: str, name: str, value: object) -> Extra:
         raise ProblemError(f"{op}: {name} must be True or False, got {value!r:.60}")
     if isinstance(found, (bool, int, float, str)):
         return found
-    raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r:.60}")
+    raise ProblemError(f"{op}: {name} must be a number, a boolean or a string, got {value!r:.60}")
 
 
 def check_epilogue(epilogue: str) -> str:

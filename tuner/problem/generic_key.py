@@ -60,7 +60,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
         if not _NAME.fullmatch(name):
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
         if canonical(value) is None:
-            raise ProblemError(f"{op}: {name} must be a number, a truth value or a word, got {value!r:.60}")
+            raise ProblemError(f"{op}: {name} must be a number, a boolean or a string, got {value!r:.60}")
     name = dtypes.spelled(dtype)
     return {
         "op": op,
@@ -79,7 +79,7 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
 
 
 def canonical(value: Any) -> Extra | None:
-    """Return a number, truth value or word as files hold it; None for anything else.
+    """Return a number, boolean or word as files hold it; None for anything else.
 
     Numbers of numpy and members of enums that are numbers or words become those. JSON has no infinity and NaN, and NaN
     equals nothing, so they become words. Minus zero is zero.
@@ -155,7 +155,7 @@ def cells(text: str) -> dict[str, str]:
 
 
 def value(cell: str) -> Extra:
-    """Return a cell's value: a whole number, a number, true or false, or else a word.
+    """Return a cell's value: an integer, a number, true or false, or else a word.
 
     A cell in double quotes is a JSON string, and always a word: "true", "12" and "" are.
     """

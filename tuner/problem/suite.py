@@ -235,7 +235,7 @@ def _size(name: str, cell: str) -> int:
         return int(cell)
     except (TypeError, ValueError):
         shown = name.upper() if len(name) == 1 else name
-        raise ProblemError(f"{shown} must be a whole number, got {cell!r:.60}") from None
+        raise ProblemError(f"{shown} must be an integer, got {cell!r:.60}") from None
 
 
 def _number(name: str, cell: str) -> float:

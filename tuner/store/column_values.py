@@ -16,9 +16,9 @@ from sqlalchemy import BigInteger, Boolean, Dialect, Float, Integer, MetaData, T
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 KINDS: dict[type[TypeEngine[Any]], tuple[str, tuple[type, ...]]] = {
-    Text: ("a word", (str,)),
-    Integer: ("a whole number from 0 to 2147483647", (int,)),
-    BigInteger: ("a whole number from 0", (int,)),
+    Text: ("a string", (str,)),
+    Integer: ("an integer from 0 to 2147483647", (int,)),
+    BigInteger: ("an integer from 0", (int,)),
     Float: ("a number from 0", (float, int)),
     Boolean: ("true or false", (bool, int)),
 }

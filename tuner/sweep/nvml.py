@@ -114,7 +114,7 @@ def gpu_count() -> int | None:
     """Return how many GPUs CUDA shows to this process; None where only torch can tell, whose import takes a second.
 
     Only torch can tell without NVML, with a torch that is not built for CUDA, under Triton's interpreter, with MIG, and
-    where CUDA_VISIBLE_DEVICES holds anything but whole numbers.
+    where CUDA_VISIBLE_DEVICES holds anything but integers.
     """
     if os.environ.get("TRITON_INTERPRET", "0") != "0" or not _torch_takes_cuda():
         return None

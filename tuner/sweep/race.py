@@ -225,7 +225,7 @@ class Race:
 
 
 def _coordinates(configs: Sequence[Config]) -> _Array:
-    """Return coordinates [configs, axes]: log2 of numbers; different kernels, words and truth values lie 1 apart."""
+    """Return coordinates [configs, axes]: log2 of numbers; different kernels, words and booleans lie 1 apart."""
     axes = sorted({name for config in configs for name in config})
     words = {"", *(str(value) for config in configs for value in config.values()), *(c.kernel for c in configs)}
     order = {word: number for number, word in enumerate(sorted(words))}

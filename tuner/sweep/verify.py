@@ -112,7 +112,7 @@ def _stray(inputs: Inputs) -> bool:
     import torch
 
     output = inputs.output
-    # As a whole number of any width, poison is -1: all bits are set.
+    # As an integer of any width, poison is -1: all bits are set.
     word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[output.element_size()]
     around = inputs.buffer.view(-1).view(word).clone()
     offset = (output.data_ptr() - inputs.buffer.data_ptr()) // output.element_size()

@@ -82,7 +82,7 @@ def _check(given: dict[str, Any], a: str) -> None:
     for name, value in given.items():
         if name in SIZES:
             if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= index(value) < 2**31:
-                raise ValueError(f"{name} must be a whole number from 1 to {2**31 - 1}, got {value!r}")
+                raise ValueError(f"{name} must be an integer from 1 to {2**31 - 1}, got {value!r}")
         elif name not in VALUES:
             known = ", ".join(("a_dtype", "b_dtype", "out_dtype", *VALUES, *SIZES[3:]))
             raise TypeError(f"config() has no argument {name!r}: expected one of {known}")

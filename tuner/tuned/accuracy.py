@@ -26,7 +26,7 @@ _FLOAT8 = {
 
 
 def accepted(dtype: Any) -> float:
-    """Return the largest error accepted for outputs of a dtype; 0 for whole numbers and truth values."""
+    """Return the largest error accepted for outputs of a dtype; 0 for integers and booleans."""
     name = str(dtype).removeprefix("torch.")
     if not dtype.is_floating_point:
         return 0.0
@@ -77,7 +77,7 @@ def _parts(tensor: Any) -> Sequence[Any]:
 
 
 def poison(tensor: Any) -> None:
-    """Fill a tensor with values that kernels do not write: NaN, or the largest whole number."""
+    """Fill a tensor with values that kernels do not write: NaN, or the largest integer."""
     import torch
 
     if tensor.dtype.is_floating_point and tensor.element_size() > 1:

@@ -72,7 +72,7 @@ def tuned(  # noqa: PLR0917  as triton.autotune has them
         UsageError: an option is invalid.
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UsageError(f"version must be a whole number from 1 on, got {version!r}")
+        raise UsageError(f"version must be an integer from 1 on, got {version!r}")
     if tolerance is not None and not _is_error(tolerance):
         raise UsageError(f"tolerance must be a number from 0 on, got {tolerance!r}")
     module = sys._getframe(1).f_globals.get("__name__")

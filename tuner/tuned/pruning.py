@@ -57,7 +57,7 @@ def _pruned(
         given = prune.get("top_k", 1.0)
         most = int(len(configs) * given) if isinstance(given, float) and given <= 1.0 else given
         if not isinstance(most, int):
-            raise KernelError(f"top_k of {op} is {given!r}: expected a whole number, or a share up to 1.0")
+            raise KernelError(f"top_k of {op} is {given!r}: expected an integer, or a share up to 1.0")
         if most < 1:
             raise KernelError(f"top_k of {op} is {given} and leaves none of {len(configs)} configs: expected one")
         if len(kept) > most:

@@ -17,7 +17,7 @@ from tuner.tuned.arguments import memory_of
 from tuner.tuned.source import function_below, source_hash
 
 ALIGNMENT = 16
-"""Triton specializes kernels on addresses (bytes) and whole numbers that are multiples of this, to load wider."""
+"""Triton specializes kernels on addresses (bytes) and integers that are multiples of this, to load wider."""
 _SHOWN = 200
 """How many characters of a value an error shows."""
 _log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class Signature:
             return f"{function.__qualname__}@{source_hash(value)[:8]}"
         shown = f"{value!r:.{_SHOWN}}"
         raise ProblemError(
-            f"{self.op}: {name} of the key is {shown}: expected a number, a word, a member of an enum, a dtype, a "
+            f"{self.op}: {name} of the key is {shown}: expected a number, a string, a member of an enum, a dtype, a "
             "function, None, a tensor, or a tuple of such"
         )
 

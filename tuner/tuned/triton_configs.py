@@ -87,7 +87,7 @@ class ConfigList:
         if hasattr(value, "__qualname__") and hasattr(value, "__module__"):  # a function, jit ones too
             return f"{value.__module__}.{value.__qualname__}"
         raise ConfigError(
-            f"{self._kernel}: {name} of a config is {value!r}: expected a number, a truth value, a word, a dtype, a "
+            f"{self._kernel}: {name} of a config is {value!r}: expected a number, a boolean, a string, a dtype, a "
             "function, None, or a tuple of such"
         )
 

@@ -39,7 +39,7 @@ def supports_operands(problem: Problem, device: Device) -> str | None:
         scaled = "" if problem.scaling == "none" else "scaled "
         return f"no {problem.out_dtype} output of {scaled}{problem.a_dtype}: it writes {', '.join(known)}"
     if problem.out_dtype == "int32" and problem.epilogue != "none":
-        return f"no {problem.epilogue} of int8 without scales: its sums stay whole numbers"
+        return f"no {problem.epilogue} of int8 without scales: its sums stay integers"
     return cannot_align(problem) or _hardware_lacks(problem, device)
 
 

@@ -104,7 +104,7 @@ def _read_json(path: Path, text: str, name: Mapping[str, str | None]) -> Importe
     for m, parameters in rows.items():
         try:
             if not m.isdigit():
-                raise ValueError("its M is no whole number")
+                raise ValueError("its M is no integer")
             size = (int(m), int(name["n"] or 0), int(name["k"] or 0))
             problem = Problem(*size, dtype="float8_e4m3fn", layout="nt", scaling="block")
             config = _config(parameters)
@@ -133,7 +133,7 @@ def _config(parameters: Any) -> Config:
         if name not in vllm.KEYS:
             raise ValueError(f"{name} is no parameter of {vllm.KERNEL}")
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} must be a whole number, got {value!r:.60}")
+            raise ValueError(f"{name} must be an integer, got {value!r:.60}")
     if missing := [name for name in vllm.NEEDED if name not in parameters]:
         raise ValueError(f"{', '.join(missing)} missing")
     if parameters["BLOCK_SIZE_K"] != vllm.BLOCK:
@@ -176,7 +176,7 @@ def _problem(path: Path, row: Mapping[str, str | None]) -> Problem:
     """A row's problem. AITER multiplies by weights stored [N, K] everywhere."""
     sizes = [row[name] or "" for name in "MNK"]
     if not all(size.isdigit() for size in sizes):
-        raise ProblemError("its M, N and K are no whole numbers")
+        raise ProblemError("its M, N and K are no integers")
     m, n, k = (int(size) for size in sizes)
     if "dtype" in row:
         if str(row.get("scaleAB")).lower() in _TRUE:
