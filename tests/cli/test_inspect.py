@@ -168,7 +168,7 @@ MISTAKES = {
     "parameters are not JSON": (*ADD, "--config", '{"BLOCK_SIZE":'),
     "cannot run on cuda:90: parameters: num_warps is missing": (*ADD, "--config", SHORT),
     "cannot run on cuda:90: parameters: BLOCK_SIZE is 100, no power": (*ADD, "--config", "BLOCK_SIZE=100"),
-    "cannot run on cuda:90: parameters: num_warps is 'few': expected a whole": (*ADD, "--config", "num_warps=few"),
+    "cannot run on cuda:90: parameters: num_warps is 'few': expected an integer": (*ADD, "--config", "num_warps=few"),
     "parameters: launch_pdl is 5: expected true or false": (*ADD, "--config", "launch_pdl=5"),
     "cannot run on cuda:80: shared memory: ": ("pointer", *GEMM, "--target", "cuda:80", "--config", LARGE),
     "num_warps is there twice": (*ADD, "--config", "num_warps=4,num_warps=8"),
