@@ -479,11 +479,11 @@ def test_what_a_message_says_to_type_works(remedy):
         (problem_of(2**30, 16, 16, 4, 2), "1073741824 tokens with 2 experts each: expected at most 2147483647"),
         (
             Problem(8, 16, 16, layout="nt", op="fused_experts", extras={"groups": 4}),
-            "top_k is None: expected a whole num",
+            "top_k is None: expected an integer",
         ),
         (
             Problem(8, 16, 16, layout="nt", op="fused_experts", extras={"top_k": 4}),
-            "groups is None: expected a whole num",
+            "groups is None: expected an integer",
         ),
         (
             Problem(8, 16, 16, layout="nt", op="fused_experts", extras={"groups": 4, "top_k": 2, "listed": True}),
