@@ -24,10 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import earlier_defaults
 from many_rows import WEIGHTS
 
 from tuner import Config, Problem
-from tuner.hardware.device import KNOWN, Device
+from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernels.gemm.hopper import any_height_space, any_height_tile
 from tuner.kernels.gemm.hopper.resources import tiles
@@ -67,11 +68,9 @@ def main() -> None:
         parser.error("--differing from what: add --before FILE")
     problems = drawn(args.seed, args.count, dtype=args.dtype, scaling=args.scaling)
     if args.list:
-        defaults = {str(problem): registry.default_config(problem, KNOWN["sm_90"]) for problem in problems}
-        args.list.write_text(json.dumps({name: [one.kernel, dict(one.pairs)] for name, one in defaults.items()}))
+        earlier_defaults.write(args.list, problems)
         return
-    told = json.loads(args.before.read_text()) if args.before else {}
-    before = {name: Config(kernel, **parameters) for name, (kernel, parameters) in told.items()}
+    before = earlier_defaults.read(args.before)
     found = list[Result]()
     with PairedRunner(args.gpu) as runner:
         todo = dict[Problem, list[Config]]()

@@ -17,8 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import earlier_defaults
+
 from tuner import Config, Problem
-from tuner.hardware.device import KNOWN, Device
+from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
@@ -71,11 +73,9 @@ def main() -> None:
     args = parser.parse_args()
     problems = {problem: kind for problem, kind in drawn(args.seed).items() if kind in args.kinds}
     if args.list:
-        defaults = {str(problem): registry.default_config(problem, KNOWN["sm_90"]) for problem in problems}
-        args.list.write_text(json.dumps({name: [one.kernel, dict(one.pairs)] for name, one in defaults.items()}))
+        earlier_defaults.write(args.list, problems)
         return
-    told = json.loads(args.before.read_text()) if args.before else {}
-    before = {name: Config(kernel, **parameters) for name, (kernel, parameters) in told.items()}
+    before = earlier_defaults.read(args.before)
     found = list[Result]()
     with PairedRunner(args.gpu) as runner:
         todo = {
