@@ -200,7 +200,7 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
     products = _product_cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
     alone, row_bytes = products / min(1.0, sides.warps / 4), problem.k * size
-    if asynchronous and not (loop.specialized or loop.in_cluster):
+    if asynchronous and device.features.wgmma and not (loop.specialized or loop.in_cluster):
         alone = max(alone, _added_cycles(sides, problem))
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
     beyond = _beyond(sides, loop, problem)
@@ -301,8 +301,11 @@ def _multiply_add_cycles(sides: Sides, problem: Problem) -> float:
 
 
 def _added_cycles(sides: Sides, problem: Problem) -> float:
-    """Cycles of one step of a program by itself where products are added in float32, 128 of them at a time."""
-    if problem.fast_accum or not dtype.is_fp8(problem.a_dtype):
+    """Cycles of one step of a program by itself where wgmma's products are added in float32, 128 of them at a time.
+
+    The kernels that scale blocks add them so by themselves, whatever the output is: see `terms.SCALING_CYCLES`.
+    """
+    if problem.fast_accum or problem.scaling == "block" or not dtype.is_fp8(problem.a_dtype):
         return 0.0
     blocks = sides.rows / (_WARPGROUP_ROWS * sides.warps / 4)
     return sides.length / 128 * blocks * (_ADDED_CYCLES + _ADDED_COLUMN_CYCLES * sides.width)

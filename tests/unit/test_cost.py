@@ -173,3 +173,14 @@ def test_products_of_fp8_that_are_added_in_float32_keep_a_lone_program_waiting()
     fast, exact = (Problem(64, 2048, 28672, dtype="e4m3", layout="nt", fast_accum=fast) for fast in (True, False))
     lone = WIDE.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_K=128, num_stages=12, num_warps=4)
     assert took(lone, exact) > 1.3 * took(lone, fast)
+
+
+@pytest.mark.parametrize(("arch", "scaling"), [("sm_100", "none"), ("sm_90", "block")])
+def test_that_wait_is_hopper_s_alone_and_counted_once_where_blocks_are_scaled(arch, scaling):
+    """tcgen05 adds products in float32 by itself; a kernel that scales blocks does it whatever the output is."""
+    coarse, exact = (
+        Problem(64, 2048, 28672, dtype="e4m3", layout="nt", scaling=scaling, out_dtype=out) for out in ("bf16", "fp32")
+    )
+    sides = Sides(64, 128, 0, 128, 4, 1, share_b=False)
+    alone = {tile_of(sides, Loop(by_tma=True), problem, KNOWN[arch]).alone for problem in (coarse, exact)}
+    assert len(alone) == 1
