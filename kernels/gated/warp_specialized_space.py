@@ -23,6 +23,8 @@ _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 _MOST_SUMS = 128
 """The most sums of a multiplying thread, of gate and up together."""
+_SHORTEST_ROW = 64
+"""The least BLOCK_SIZE_K: of so few elements along K that half of it covers them no config is left."""
 
 
 def supports_hopper(problem: Problem, device: Device) -> str | None:
@@ -33,6 +35,8 @@ def supports_hopper(problem: Problem, device: Device) -> str | None:
         return f"{problem.a_dtype}: it is written for operands of 16 bits"
     if problem.n * dtype.ITEMSIZE[problem.a_dtype] % 16:
         return f"N is {problem.n}: TMA stores rows of multiples of 16 bytes"
+    if problem.k <= _SHORTEST_ROW // 2:
+        return f"K is {problem.k}: a step along K has {_SHORTEST_ROW} elements"
     return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns of gate"
 
 
@@ -49,7 +53,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, 256),
         "BLOCK_SIZE_N": (64, 128, 256, 512) if few else (64, 128, 256),
         "num_warps": (4, 8),
-        "BLOCK_SIZE_K": (64, 128),
+        "BLOCK_SIZE_K": (_SHORTEST_ROW, 128),
         "GROUP_SIZE_M": (1,),
         "EPILOGUE_PARTS": (1,),
         "num_stages": (1,),

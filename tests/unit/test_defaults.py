@@ -44,6 +44,7 @@ PROBLEMS = [
     Problem(4096, 14336, 4096, dtype="bf16", layout="nt", epilogue="silu", op="gated_linear"),
     Problem(129, 1001, 333, dtype="fp16", layout="nt", epilogue="gelu", op="gated_linear"),
     Problem(512, 2048, 1024, dtype="fp32", layout="nt", precision="tf32", op="gated_linear"),
+    Problem(200, 4864, 32, dtype="fp16", layout="nt", epilogue="silu", op="gated_linear"),
     Problem(1, 6144, 4096, dtype="bf16", layout="nt", op="merged_linear", extras={"parts": "4096+1024+1024"}),
     Problem(2, 333, 1001, dtype="fp32", layout="nt", op="merged_linear", extras={"parts": "300+33"}),
     Problem(2**24, 1, 1, dtype="bf16", op="vector_add"),
