@@ -135,3 +135,11 @@ def test_defaults_are_near_the_best_recorded_configs_and_ahead_of_the_median_of_
             assert regrets[-1] < 1.4, problem
     assert len(regrets) >= 40, "of 52 problems; the others' default configs are newer than the landscapes"
     assert statistics.geometric_mean(regrets) < 1.08
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx950"])
+def test_tiles_of_eight_rows_are_defaults_where_they_were_measured(arch):
+    """On an H200 (decision 160). On sm_100 one of 8x128x512 by pointers had 3,432 bytes of registers spilled."""
+    problem = Problem(5, 4224, 1536, dtype="fp32", layout="tn")
+    config = registry.find("matmul", "swap_ab").default_config(problem, KNOWN[arch])
+    assert (config["BLOCK_SIZE_M"] == 8) == (arch == "sm_90")
