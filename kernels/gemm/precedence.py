@@ -67,7 +67,7 @@ def _are_compared(problem: Problem, device: Device) -> bool:
     return wide or (problem.scaling != "block" and calibration.applies(problem, device))
 
 
-def _is_few_wide_rows(problem: Problem, device: Device) -> bool:
+def _few_rows_compared(problem: Problem, device: Device) -> bool:
     return problem.m <= _SWAPPED_ROWS and _are_compared(problem, device)
 
 
@@ -84,15 +84,11 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:
-    """Match more than 128 rows, of 16-bit operands more than 256, without scales of blocks.
+    """Match more than 128 rows, more than 256 of operands that `_are_compared`, without scales of blocks.
 
     With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """
-    return problem.scaling != "block" and problem.m > 128 and not _is_few_wide_rows(problem, device)
-
-
-def _specialized_few_rows(problem: Problem, device: Device) -> bool:
-    return _is_few_wide_rows(problem, device)
+    return problem.scaling != "block" and problem.m > 128 and not _few_rows_compared(problem, device)
 
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
@@ -157,7 +153,7 @@ def _few_rows_filled_by_any_width(problem: Problem, device: Device) -> bool:
     Source: benchmarks/results/any-m-h200.json, where the defaults of the others at 195 to 254 rows of 28672x4096 lose
     6 to 14%: its estimate is less there, and nowhere where they lose nothing.
     """
-    return _is_few_wide_rows(problem, device) and any_width_space.fills_waves(problem, device)
+    return _few_rows_compared(problem, device) and any_width_space.fills_waves(problem, device)
 
 
 def _swapped(problem: Problem, device: Device) -> bool:
@@ -215,7 +211,7 @@ TABLE = (
     Line(5, "split_k", half_a_wave),
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
-    Line(4, "warp_specialized", _specialized_few_rows),
+    Line(4, "warp_specialized", _few_rows_compared),
     Line(4, "any_width", _few_rows_filled_by_any_width),
     Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "any_height", _few_rows_of_fp8),
