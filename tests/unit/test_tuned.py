@@ -25,6 +25,7 @@ from tuner.problem import Problem, distance, generic_key
 from tuner.problem import text as problem_text
 from tuner.sweep import verify
 from tuner.tuned import accuracy
+from tuner.tuned.origin import origin_of
 from tuner.tuned.triton_configs import ConfigList
 
 H200 = KNOWN["sm_90"]
@@ -537,3 +538,11 @@ def test_tables_are_named_while_another_thread_launches_calls_of_other_forms():
         thread.join()
         sys.setswitchinterval(before)
     assert len(kernel._known.readers) == len(forms)
+
+
+@pytest.mark.parametrize("given", [{}, {"__package__": None, "__spec__": None}], ids=["pdb", "cProfile"])
+def test_a_kernel_of_a_script_is_imported_from_it_whatever_runs_it(given):
+    """Their globals of a script, which `sys.modules` need not have."""
+    script = {"__name__": "__main__", "__file__": "/scripts/train.py", **given}
+    exec("def doubled(x_ptr): pass", script)
+    assert origin_of(object(), script["doubled"], ["__main__"]) == "/scripts/train.py:doubled"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -24,16 +24,20 @@ def origin_of(kernel: Any, base: FunctionType, modules: Iterable[str | None]) ->
         if module is None or (name == base.__module__ and not nested):
             continue
         if (found := _name_in(module, kernel)) is not None:
-            return f"{_importable(module.__name__)}:{found}"
-    return f"{_importable(base.__module__)}:{base.__qualname__}"
+            return f"{_importable(module.__name__, vars(module))}:{found}"
+    return f"{_importable(base.__module__, base.__globals__)}:{base.__qualname__}"
 
 
-def _importable(module: str) -> str:
-    is_main = module in ("__main__", "__mp_main__")
-    if is_main and (main := sys.modules[module]).__package__ and main.__spec__ is not None:
-        return main.__spec__.name  # of `python -m package.script`, whose imports may be relative to its package
+def _importable(module: str, names: Mapping[str, Any]) -> str:
+    """Return how another process imports a module of these globals.
+
+    Under a debugger or a profiler those of a script are not what `sys.modules` has, or lack some of what it has.
+    """
+    is_main, spec = module in ("__main__", "__mp_main__"), names.get("__spec__")
+    if is_main and names.get("__package__") and spec is not None:
+        return str(spec.name)  # of `python -m package.script`, whose imports may be relative to its package
     if is_main or module.startswith(reference.NAMELESS):
-        return getattr(sys.modules[module], "__file__", None) or module
+        return names.get("__file__") or module
     return module
 
 
