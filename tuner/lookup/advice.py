@@ -88,7 +88,7 @@ def how_to_tune(problem: Problem, typed: str) -> str:
 
 
 def _spec(problem: Problem) -> KernelSpec | None:
-    """The kernel of a key that another process can import; None where this process knows none."""
+    """The kernel of a key; None where this process knows none."""
     known = [spec for spec in registry.of(problem.op).values() if spec.origin]
     if len(known) > 1:
         known = [spec for spec in known if registry.ask(spec, "source_hash").startswith(problem.source)]
