@@ -19,7 +19,7 @@ from tuner.kernels.ops.left_to_torch import Asked, LeftToTorch, asked_of
 from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preference
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
-from tuner.launch.torch_precision import torch_precision
+from tuner.launch.torch_precision import precision_of
 from tuner.lookup import evidence, lookup
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -98,7 +98,7 @@ def _is_callers(x: torch.Tensor, weight: torch.Tensor, preferred: GatedPreferenc
 
 def _kind(dtype: torch.dtype) -> tuple[torch.dtype, str]:
     """A dtype, and how it is multiplied now."""
-    return dtype, torch_precision() if dtype == torch.float32 else "default"
+    return dtype, precision_of(dtype)
 
 
 def _halves(weights: Weights, up_first: bool) -> tuple[torch.Tensor, torch.Tensor]:

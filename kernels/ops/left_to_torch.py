@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from tuner.bounded import make_room
-from tuner.launch.torch_precision import torch_precision
+from tuner.launch.torch_precision import precision_of
 from tuner.lookup import lookup
 
 _MOST = 8192
@@ -43,5 +43,4 @@ def asked_of(x: torch.Tensor) -> Asked:
 
     With another setting of float32's precision, or on another GPU, torch need not be faster.
     """
-    dtype = x.dtype
-    return x.shape, dtype, x.device, torch_precision() if dtype is torch.float32 else "default"
+    return x.shape, x.dtype, x.device, precision_of(x.dtype)

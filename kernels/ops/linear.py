@@ -20,7 +20,7 @@ from tuner.kernels.ops.left_to_torch import Asked, LeftToTorch, asked_of
 from tuner.kernels.ops.matmul_call import PLAIN, CallTensors
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
-from tuner.launch.torch_precision import torch_precision
+from tuner.launch.torch_precision import precision_of
 from tuner.lookup import evidence, lookup
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -181,7 +181,7 @@ def _is_faster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
 
 def problem(m: int, n: int, k: int, dtype: torch.dtype, has_bias: bool) -> Problem:
     """The problem of a layer whose tensors are contiguous."""
-    precision = torch_precision() if dtype == torch.float32 else "default"
+    precision = precision_of(dtype)
     epilogue = "bias" if has_bias else "none"
     return Problem(m, n, k, dtype=dtypes.name_of(dtype), layout="nt", epilogue=epilogue, precision=precision)
 

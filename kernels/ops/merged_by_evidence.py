@@ -22,7 +22,7 @@ from tuner.kernels.ops.linear import DTYPES, are_plain, linear, linear_preferenc
 from tuner.kernels.ops.operators import Planned, define, operator, plan_first
 from tuner.kernels.ops.problem import problem_of
 from tuner.launch.call_cache import PLAIN_TENSORS, CallCache, is_tracing
-from tuner.launch.torch_precision import torch_precision
+from tuner.launch.torch_precision import precision_of
 from tuner.lookup import evidence, lookup
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
@@ -123,11 +123,6 @@ def _eager(
     return _launched(x, weights, biases, preferred, is_flat=is_flat)
 
 
-def _precision(dtype: torch.dtype) -> str:
-    """How a dtype is multiplied now."""
-    return torch_precision() if dtype == torch.float32 else "default"
-
-
 def _traced(x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference) -> torch.Tensor | None:
     """The operator, which chooses when it runs."""
     if not _is_taken(x, weights, biases):
@@ -188,7 +183,7 @@ lookup.on_change(_is_faster.cache_clear)
 
 def problem(m: int, k: int, widths: Sequence[int], has_bias: bool, dtype: torch.dtype) -> Problem:
     """The problem of merged layers whose tensors are contiguous, as torch multiplies float32 now."""
-    return _problem(m, k, widths, has_bias, dtype, _precision(dtype))
+    return _problem(m, k, widths, has_bias, dtype, precision_of(dtype))
 
 
 def _problem(  # noqa: PLR0917
@@ -217,7 +212,7 @@ def _launched(
     x: torch.Tensor, weights: Tensors, biases: Tensors, preferred: MergedPreference, *, is_flat: bool
 ) -> torch.Tensor | None:
     """By the kernel, whose plan is stored."""
-    m, precision = _rows(x), _precision(x.dtype)
+    m, precision = _rows(x), precision_of(x.dtype)
     try:
         flat = x.view(m, x.shape[-1])
     except RuntimeError:

@@ -30,6 +30,11 @@ def torch_precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
+def precision_of(dtype: torch.dtype) -> str:
+    """How torch would multiply matrices of a dtype now, as the precision of a problem."""
+    return torch_precision() if dtype == torch.float32 else "default"
+
+
 @contextlib.contextmanager
 def torch_precision_set(precision: str) -> Iterator[None]:
     """Make torch multiply float32 matrices by "tf32" or "ieee" inside the block; its setting is put back after it.
