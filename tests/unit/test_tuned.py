@@ -413,6 +413,9 @@ def test_a_reference_that_raises_is_one_clear_line():
         ("N", "not a problem: 'N': expected NAME=VALUE pairs, for instance M=4096,N=1024"),
         ("N=8,N=9", "not a problem: 'N=8,N=9': N is there twice"),
         ("M=8", "add has no key 'M': expected N, dtype"),
+        ("N=8,x_ptr.aligned=maybe", "add: x_ptr.aligned is 'maybe': expected false, or nothing where it is aligned"),
+        ("N=8,x_ptr.aligned=true", "add: x_ptr.aligned is True: expected false, or nothing where it is aligned"),
+        ("N=8,x_stride.one=false", "add: x_stride.one is False: expected true, or nothing where it is not 1"),
         ("N=8,dtype=fp12", f"torch {torch.__version__} has no dtype 'fp12': expected float16 or fp16 for instance"),
     ],
 )

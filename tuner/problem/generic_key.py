@@ -49,6 +49,11 @@ _PAIR = re.compile(r'\s*([^\s=,][^=,]*?)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s",][^,]*?)
 _PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
 """Words that need no quotes, here or in a shell."""
 _TRUTH = {"true": True, "false": False}
+_UNUSUAL = {
+    "aligned": (False, "false, or nothing where it is aligned"),
+    "one": (True, "true, or nothing where it is not 1"),
+}
+"""The only value of these facts: the usual one is not written."""
 
 
 def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, int, int]) -> dict[str, Any]:
@@ -61,6 +66,9 @@ def fields(op: str, dtype: str, extras: Mapping[str, Extra], shape: tuple[int, i
             raise ProblemError(f"{op}: {name!r} is no name of a key: expected N, or an argument's fact such as X.dtype")
         if canonical(value) is None:
             raise ProblemError(f"{op}: {name} must be a number, a boolean or a string, got {value!r:.60}")
+        fact = name.partition(".")[2]
+        if fact in _UNUSUAL and canonical(value) is not _UNUSUAL[fact][0]:
+            raise ProblemError(f"{op}: {name} is {value!r:.60}: expected {_UNUSUAL[fact][1]}")
     name = dtypes.spelled(dtype)
     return {
         "op": op,
