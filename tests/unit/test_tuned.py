@@ -413,6 +413,10 @@ def test_a_reference_that_raises_is_one_clear_line():
         ("N", "not a problem: 'N': expected NAME=VALUE pairs, for instance M=4096,N=1024"),
         ("N=8,N=9", "not a problem: 'N=8,N=9': N is there twice"),
         ("M=8", "add has no key 'M': expected N, dtype"),
+        (
+            "N=8,x_ptr.dtype=3",
+            "unknown dtype '3': expected torch's name or a short one, float16 or fp16 for instance",
+        ),
         ("N=8,x_ptr.aligned=maybe", "add: x_ptr.aligned is 'maybe': expected false, or nothing where it is aligned"),
         ("N=8,x_ptr.aligned=true", "add: x_ptr.aligned is True: expected false, or nothing where it is aligned"),
         ("N=8,x_stride.one=false", "add: x_stride.one is False: expected true, or nothing where it is not 1"),
@@ -422,6 +426,11 @@ def test_a_reference_that_raises_is_one_clear_line():
 def test_a_problem_that_was_mistyped_is_one_clear_line(text, message):
     with pytest.raises(TunerError, match=f"^{re.escape(message)}$"):
         decorated().spec.read(generic_key.cells(text))
+
+
+def test_the_dtype_of_one_argument_may_have_its_short_name():
+    read = decorated(make_inputs=None).spec.read
+    assert read({"N": "8", "x_ptr.dtype": "fp32"}) == read({"N": "8", "x_ptr.dtype": "float32"})
 
 
 def test_a_space_offers_the_list_and_refuses_what_is_not_in_it():

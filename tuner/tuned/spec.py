@@ -16,6 +16,7 @@ from tuner.kernel.config import Config
 from tuner.kernel.space import Rule, SearchSpace
 from tuner.launch import compile_cache
 from tuner.problem import Problem, generic_key
+from tuner.problem import dtype as dtypes
 from tuner.tuned import accuracy
 from tuner.tuned.arguments import memory_of
 from tuner.tuned.inputs import CallInputs
@@ -212,6 +213,7 @@ def _read(kernel: TunedKernel, cells: Mapping[str, str]) -> Problem:
         if name not in known and name not in facts:
             raise ProblemError(f"{options.name} has no key {name!r}: expected {', '.join(known)}")
     extras = {name: generic_key.value(cell) for name, cell in cells.items() if name != "dtype"}
+    extras |= {name: dtypes.spelled(str(extras[name])) for name in extras if name.endswith(".dtype")}
     wanted = kernel.signature.keyed(extras, cells.get("dtype") or "float16")
     if kernel.arguments_factory.make_inputs is None:
         return wanted
