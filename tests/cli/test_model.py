@@ -547,7 +547,7 @@ def quantized(**fields):
             json.dumps(MODELS["llama"] | SMALL),
             ["--tp", 3],
             2,
-            "the 4 attention heads of LlamaForCausalLM: expected one of 2\n",
+            "the 4 attention heads of LlamaForCausalLM: expected 2\n",
         ),
         (json.dumps(MODELS["llama"] | SMALL), ["--tp", 4], 2, "the 2 key-value heads of LlamaForCausalLM: expected"),
         (json.dumps(MODELS["llama"] | SMALL | {"vocab_size": 129}), ["--tp", 2], 2, "the 129 outputs of lm_head"),

@@ -428,7 +428,7 @@ def test_operands_that_do_not_fit_are_torchs_error():
 def test_wrong_arguments_are_one_clear_line(refused, caplog):
     model = Block()
     for change in (accelerate, restore):
-        refused(lambda change=change: change("gpt2"), "model is a str: expected a torch.nn.Module")
+        refused(lambda change=change: change("gpt2"), "model is of type str: expected a torch.nn.Module")
     refused(lambda: accelerate(model, backend="cublas"), "unknown backend 'cublas': expected one of auto, tuner, torch")
     refused(
         lambda: accelerate(model, only="mlp.*"), "only: 'mlp.*' names no linear layer, norm, MLP or experts: expected"

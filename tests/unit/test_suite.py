@@ -172,7 +172,7 @@ def test_a_suite_may_be_a_path(write):
 
 @pytest.mark.parametrize("row", [{"k": None}, {"aligend": "yes"}, {"M": "64"}], ids=str)
 def test_cells_that_are_no_problem_are_refused_without_a_file_too(row):
-    with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|K must be an integer"):
+    with pytest.raises(ProblemError, match=f"{next(iter(row))!r}|there is no k: expected m, n and k"):
         suite.problem_of({"m": "64", "n": "64", "k": "64"} | row)
 
 
@@ -189,3 +189,11 @@ def test_a_column_of_scalings_leaves_other_ops_what_they_are(write):
     (named,) = suite.load(write(f"op,m,n,k,dtype,layout,batch,scaling\nbmm,{cells},none\n"))
     (plain,) = suite.load(write(f"op,m,n,k,dtype,layout,batch\nbmm,{cells}\n"))
     assert named == plain
+
+
+@pytest.mark.parametrize("absent", ["m", "n", "k"])
+def test_a_size_that_is_missing_is_named(absent):
+    row = {"m": "64", "n": "64", "k": "64", "dtype": "fp16", "layout": "nn"}
+    del row[absent]
+    with pytest.raises(ProblemError, match=f"^there is no {absent}: expected m, n and k$"):
+        suite.problem_of(row)

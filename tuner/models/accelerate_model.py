@@ -161,7 +161,7 @@ def restore(model: nn.Module) -> int:
 
 def _check(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+        raise InputError(f"model is of type {type(model).__name__}: expected a torch.nn.Module")
 
 
 def _named(model: nn.Module, only: str | Iterable[str] | None) -> Iterator[tuple[str, nn.Module]]:

@@ -97,4 +97,6 @@ def _plan(model: Any) -> Mapping[str, str]:
 
 def _divisors(size: int) -> str:
     divisors = [str(tp) for tp in range(2, min(size, 64) + 1) if size % tp == 0]
-    return f"expected one of {', '.join(divisors)}" if divisors else "leave --tp out"
+    if not divisors:
+        return "leave --tp out"
+    return f"expected one of {', '.join(divisors)}" if len(divisors) > 1 else f"expected {divisors[0]}"

@@ -204,7 +204,9 @@ def problem_of(row: Mapping[str, str]) -> Problem:
     extras = {name: _OF_EXTRA.get(name, _size)(name, row[name]) for name in OTHER_OPS[1:] if row.get(name)}
     if extras and given.get("op", "matmul") == "matmul":
         raise ProblemError(f"{next(iter(extras))} is for other ops than matmul: expected op, bmm or grouped_mm")
-    return Problem(*(_size(name, row.get(name, "")) for name in ("m", "n", "k")), **given, extras=extras)
+    if absent := [name for name in REQUIRED[:3] if not row.get(name)]:
+        raise ProblemError(f"there is no {absent[0]}: expected m, n and k")
+    return Problem(*(_size(name, row[name]) for name in REQUIRED[:3]), **given, extras=extras)
 
 
 def named(row: Mapping[str, str]) -> Sequence[Problem | Ladder]:
