@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,12 @@ from pathlib import Path
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Take --before and --list."""
+    parser.add_argument("--before", type=Path, metavar="FILE", help="defaults of another version, from --list")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="write today's defaults and end")
 
 
 def write(path: Path, problems: Iterable[Problem]) -> None:

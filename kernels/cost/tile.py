@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
+from tuner.kernels.cost import products
 from tuner.kernels.space import odd_rows, refinements, tile_resources
 from tuner.problem import Problem, dtype
 
@@ -27,8 +28,6 @@ _LOAD_CYCLES = 4.0
 element; fitted on the default configs of `pointer`."""
 _OVERLAP = 0.5
 """The share that is not hidden of the shorter of loads and multiply-adds; fitted."""
-_OPERAND_CYCLES = 20.0
-"""wgmma reads 64 rows of A from shared memory for every instruction, 16 cycles at 128 B, beside width / 4 for B's."""
 CACHED_SHARE = 0.795
 """The share of the L2 beyond which operands are read from memory again by every wave of tiles; fitted."""
 _AGAIN = 2.7
@@ -38,20 +37,6 @@ _MOST_AGAIN = 3
 _BEYOND = 0.38
 """How many times as fast as from memory TMA fills what its boxes have outside of an operand: less than once, for rows
 that are not there cost more than rows that are; fitted on 72 to 224 rows of A."""
-_FMA_CYCLES, _FMA_SUM_CYCLES = 12.0, 0.8
-"""Cycles of a warp for each element along K without tensor cores, and for each of a thread's sums; fitted."""
-_FMA_SHARES = {"nt": 1.0, "nn": 0.35, "tt": 0.7, "tn": 0.25}
-"""What is left of these by layout: operands that do not run along K are read side by side; fitted, but for tn."""
-_FMA_TALL = 0.9
-"""What is left of these of a tile with more rows than columns; measured."""
-_TRANSPOSED_BYTES = {(1, True): 6.5, (1, False): 5.2, (4, True): 11.0, (4, False): 8.5}
-"""Bytes a cycle of a multiprocessor at which operands are stored along K for wgmma, by the size of an element and
-whether descriptors load; of 64 rows or columns, fitted as what follows is."""
-_ADDED_CYCLES, _ADDED_COLUMN_CYCLES = 310.0, 1.9
-"""Cycles of a warpgroup that waits for the products of its 64 rows and 128 elements along K, and adds them to its sums,
-and those for each column; fitted."""
-_WARPGROUP_ROWS = 64
-"""Rows that a warpgroup multiplies (PTX ISA, wgmma.mma_async)."""
 _THREAD_REGISTERS = 50
 """Registers of a thread besides its sums: compiled for sm_90, 107 registers for 64 sums."""
 
@@ -187,9 +172,9 @@ def tile_of_few_rows(sides: Sides, loop: Loop, problem: Problem, device: Device)
     """
     whole = problem.with_m(max(problem.m, sides.rows))
     found = tile_of(sides, loop, whole, device)
-    if sides.rows >= _WARPGROUP_ROWS:
+    if sides.rows >= products.WARPGROUP_ROWS:
         return found
-    multiplied = tile_of(sides._replace(rows=_WARPGROUP_ROWS), loop, whole, device)
+    multiplied = tile_of(sides._replace(rows=products.WARPGROUP_ROWS), loop, whole, device)
     return multiplied._replace(read_bytes=found.read_bytes, beyond_bytes=found.beyond_bytes)
 
 
@@ -198,10 +183,10 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    products = _product_cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
-    alone, row_bytes = products / min(1.0, sides.warps / 4), problem.k * size
+    multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
+    alone, row_bytes = multiplied / min(1.0, sides.warps / 4), problem.k * size
     if asynchronous and device.features.wgmma and not (loop.specialized or loop.in_cluster):
-        alone = max(alone, _added_cycles(sides, problem))
+        alone = max(alone, products.cycles_of_sums(sides, problem))
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
     beyond = _beyond(sides, loop, problem)
     boxes = beyond if loop.by_tma and not loop.in_cluster else (0, 0)
@@ -225,10 +210,10 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         sums_bytes=sides.rows * width * 4 if loop.by_tma and asynchronous and unrounded else 0,
         asynchronous=asynchronous,
         resident=_resident(sides, loop, device),
-        products=products,
+        products=multiplied,
         alone=alone,
         intake=intake,
-        busy=max(max(products, loaded) + _OVERLAP * min(products, loaded), intake),
+        busy=max(max(multiplied, loaded) + _OVERLAP * min(multiplied, loaded), intake),
         latency=_LATENCY[loop.by_tma] * (odd_rows.LATER if odd else 1.0),
         issue=0.0 if loop.by_tma else _issue_cycles(sides, problem, device),
         store=sides.rows * width * dtype.ITEMSIZE[problem.out_dtype] / _STORE_BYTES,
@@ -272,57 +257,6 @@ def _issue_cycles(sides: Sides, problem: Problem, device: Device) -> float:
     a_vector, b_vector = tile_resources.vectors(problem)
     loads = sides.length * (sides.rows / a_vector + sides.width / b_vector)
     return _ISSUE_CYCLES * loads / (device.warp_size * sides.warps)
-
-
-def _product_cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool) -> float:
-    """One program's multiply-adds of one step along K."""
-    width = sides.width
-    macs = sides.rows * width * sides.length
-    if not tile_resources.uses_tensor_cores(problem):
-        return _multiply_add_cycles(sides, problem) if device.vendor == "nvidia" else macs / 128
-    size, has = dtype.ITEMSIZE[problem.a_dtype], device.features
-    rate = has.macs * 2 / size
-    if asynchronous:
-        instructions = sides.rows / 64 * (sides.length * size / 32)
-        products = max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
-    else:
-        # Hopper's mma.sync has no 8-bit floats: they are multiplied as 16-bit ones.
-        products = macs / (rate * has.mma_sync_share * (0.5 if size == 1 and has.wgmma else 1.0))
-    if not has.wgmma:
-        return products
-    return products + _transposed_cycles(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
-
-
-def _multiply_add_cycles(sides: Sides, problem: Problem) -> float:
-    """One program's multiply-adds of one step without tensor cores: mostly loads of operands from shared memory."""
-    sums = sides.rows * sides.width / (32 * sides.warps)
-    share = _FMA_SHARES[problem.layout] * (_FMA_TALL if sides.rows > sides.width else 1.0)
-    return share * sides.length * sides.warps * (_FMA_CYCLES + _FMA_SUM_CYCLES * sums)
-
-
-def _added_cycles(sides: Sides, problem: Problem) -> float:
-    """Cycles of one step of a program by itself where wgmma's products are added in float32, 128 of them at a time.
-
-    The kernels that scale blocks add them so by themselves, whatever the output is: see `terms.SCALING_CYCLES`.
-    """
-    if problem.fast_accum or problem.scaling == "block" or not dtype.is_fp8(problem.a_dtype):
-        return 0.0
-    blocks = sides.rows / (_WARPGROUP_ROWS * sides.warps / 4)
-    return sides.length / 128 * blocks * (_ADDED_CYCLES + _ADDED_COLUMN_CYCLES * sides.width)
-
-
-def _transposed_cycles(sides: Sides, problem: Problem, *, by_tma: bool, asynchronous: bool) -> float:
-    """Cycles in which operands of one step are stored along K, as tensor cores take all but 16-bit ones."""
-    size, cycles = dtype.ITEMSIZE[problem.a_dtype], 0.0
-    if size == 2 or (size == 4 and not asynchronous):
-        return cycles
-    for extent, along_k in ((sides.rows, problem.layout[0] == "n"), (sides.width, problem.layout[1] == "t")):
-        if asynchronous:
-            bytes_per_cycle = _TRANSPOSED_BYTES[size, by_tma] * min(1.0, 64 / extent) ** 0.4
-        else:
-            bytes_per_cycle = min(40.0, 0.4 * extent)
-        cycles += 0.0 if along_k else extent * sides.length * size / bytes_per_cycle
-    return cycles
 
 
 def _unrounded(problem: Problem) -> bool:

@@ -230,6 +230,17 @@ def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, mo
         assert advice in out, err
 
 
+def tuned_alone(folder, *given, **where):
+    """What `tuner run` in a folder ended with, and the one problem of which it told, which has a winner."""
+    command = [sys.executable, "-m", "tuner", "run", *given, "--device", "interpreter", "--db", "tuner.db", "--json"]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    return done, problem
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [
@@ -242,20 +253,10 @@ def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name, path):
     for folder, text in (("kernels", MODULE), ("others", "")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text)
-    command = [sys.executable, "-m", "tuner", "run", "--kernel", f"kernels/{name}:scale_rows", "--db", "tuner.db"]
-    given = ["--problem", "N=256,dtype=fp32", "--device", "interpreter", "--json"]
     where = {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(
-        [*command, *given],
-        cwd=tmp_path,
-        env={**os.environ, **where},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+    _, problem = tuned_alone(
+        tmp_path, "--kernel", f"kernels/{name}:scale_rows", "--problem", "N=256,dtype=fp32", **where
     )
-    assert done.returncode == 0, done.stderr
-    (problem,) = json.loads(done.stdout)["problems"]
     assert problem["states"] == {"COMPLETE": 4}
 
 
@@ -470,17 +471,7 @@ ALWAYS = ("heuristics above",)
 def test_a_kernel_is_tuned_wherever_it_its_decorator_and_its_inputs_stand(tmp_path, parts):
     for name, text in parts.items():
         (tmp_path / f"{name}.py").write_text(text)
-    given = ["--kernel", "ours:copied", "--problem", "N=48,dtype=fp32", "--device", "interpreter", "--db", "tuner.db"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner", "run", *given, "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    (problem,) = json.loads(done.stdout)["problems"]
+    done, problem = tuned_alone(tmp_path, "--kernel", "ours:copied", "--problem", "N=48,dtype=fp32")
     assert problem["states"] == {"COMPLETE": 2}
     assert "did not load" not in done.stderr
     served = (

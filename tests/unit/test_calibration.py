@@ -11,7 +11,7 @@ from tuner.hardware.device import KNOWN, MODELS, with_known_rates
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import calibration, features, fingerprint, terms, tile
+from tuner.kernels.cost import calibration, features, fingerprint, products, terms, tile
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
@@ -202,7 +202,7 @@ def test_a_figure_of_the_architecture_makes_another_model(monkeypatch):
 
 @pytest.mark.parametrize(
     ("place", "name", "value"),
-    [(fingerprint, "SCALING_CYCLES", 500.0), (tile, "_WARPGROUP_ROWS", 32), (terms, "_SPLIT_CYCLES", 5000.0)],
+    [(fingerprint, "SCALING_CYCLES", 500.0), (products, "WARPGROUP_ROWS", 32), (terms, "_SPLIT_CYCLES", 5000.0)],
 )
 def test_a_constant_that_estimates_of_scales_of_blocks_reckon_with_makes_another_model(monkeypatch, place, name, value):
     before = fingerprint.fingerprint()
