@@ -59,6 +59,8 @@ KINDS = {
     "float32": Kind({"dtype": "fp32", "layout": "nt"}, 20, (1, 128)),
     "float32 nn": Kind({"dtype": "fp32", "layout": "nn"}, 16, (1, 128)),
     "float32, many rows": Kind({"dtype": "fp32", "layout": "nt"}, 12, (257, 1500)),
+    "float32 nn, many rows": Kind({"dtype": "fp32", "layout": "nn"}, 12, (257, 1500)),
+    "float32 tn, many rows": Kind({"dtype": "fp32", "layout": "tn"}, 12, (257, 1500)),
 }
 
 

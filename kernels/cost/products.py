@@ -21,6 +21,16 @@ _FMA_SHARES = {"nt": 1.0, "nn": 0.35, "tt": 0.7, "tn": 0.25}
 """What is left of these by layout: operands that do not run along K are read side by side; fitted, but for tn."""
 _FMA_TALL = 0.9
 """What is left of these of a tile with more rows than columns; measured."""
+_SIMT_SUM_CYCLES = 1.26
+"""Cycles of a warp of the kernel `simt` for each of a thread's sums and element along K; fitted."""
+_SIMT_COPY_CYCLES = 20.0
+"""Cycles of such a warp for each copy of a thread to shared memory. A fit gives 38, which ranks trials no better.
+
+Source of both: benchmarks/results/simt-fit.json.
+"""
+_SIMT_ALONE = 1.25
+"""How many times as long these take of fewer warps than hide each other's reads; fitted."""
+_HIDING_WARPS = 8
 _TRANSPOSED_BYTES = {(1, True): 6.5, (1, False): 5.2, (4, True): 11.0, (4, False): 8.5}
 """Bytes a cycle of a multiprocessor at which operands are stored along K for wgmma, by the size of an element and
 whether descriptors load, of up to 64 rows or columns; fitted."""
@@ -33,10 +43,14 @@ _SUM_CYCLES, _SUM_COLUMN_CYCLES = 310.0, 1.9
 and those for each column; fitted."""
 
 
-def cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool) -> float:
+def cycles(
+    sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool, simt: bool = False
+) -> float:
     """One program's multiply-adds of one step along K, with operands stored as tensor cores take them."""
     width = sides.width
     macs = sides.rows * width * sides.length
+    if simt:
+        return _simt(sides, problem)
     if not tile_resources.uses_tensor_cores(problem):
         return _without_tensor_cores(sides, problem) if device.vendor == "nvidia" else macs / 128
     size, has = dtype.ITEMSIZE[problem.a_dtype], device.features
@@ -50,6 +64,11 @@ def cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asyn
     if not has.wgmma:
         return multiplied
     return multiplied + _transposed(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
+
+
+def simt_alone(sides: Sides) -> float:
+    """How many times as long multiply-adds of `simt` take of a program by itself."""
+    return _SIMT_ALONE if sides.warps < _HIDING_WARPS else 1.0
 
 
 def cycles_of_sums(sides: Sides, problem: Problem) -> float:
@@ -68,6 +87,16 @@ def _without_tensor_cores(sides: Sides, problem: Problem) -> float:
     sums = sides.rows * sides.width / (32 * sides.warps)
     share = _FMA_SHARES[problem.layout] * (_FMA_TALL if sides.rows > sides.width else 1.0)
     return share * sides.length * sides.warps * (_FMA_CYCLES + _FMA_SUM_CYCLES * sums)
+
+
+def _simt(sides: Sides, problem: Problem) -> float:
+    """Four schedulers issue the multiply-adds and copies of a quarter of the warps each."""
+    threads = 32 * sides.warps
+    sums = sides.rows * sides.width / threads
+    a_vector, b_vector = tile_resources.vectors(problem)
+    copies = sides.length * (sides.rows / a_vector + sides.width / b_vector) / threads
+    added = sides.length * _SIMT_SUM_CYCLES * sums + _SIMT_COPY_CYCLES * copies
+    return sides.warps / 4 * added
 
 
 def _transposed(sides: Sides, problem: Problem, *, by_tma: bool, asynchronous: bool) -> float:

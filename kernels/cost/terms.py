@@ -98,10 +98,11 @@ def terms_of(
         late: whether the next launch starts after the last step.
         added_cycles: to each step along K.
     """
-    by_tma, persistent, _, products, in_cluster, _ = tile.loop
+    by_tma, persistent, _, products, in_cluster, *_ = tile.loop
     programs, steps = tile.tiles_m * tile.tiles_n * splits * products, -(-tile.steps // splits)
     each = -(-programs // tile.sm_count)
-    shared = max(1, stages - (not tile.asynchronous)) * tile.stage_bytes + 1024 + (splits == 1) * tile.sums_bytes
+    in_registers = not (tile.asynchronous or tile.loop.simt)  # a stage, see `tile_resources.buffers`
+    shared = max(1, stages - in_registers) * tile.stage_bytes + 1024 + (splits == 1) * tile.sums_bytes
     resident = max(1, min(tile.room_bytes // shared, tile.resident, each))
     rounds, rest = divmod(each, resident)
     turns = rounds + (rest > 0)

@@ -88,6 +88,7 @@ class Loop(NamedTuple):
         products: how many such products one launch computes; `problem.bytes_moved` is of all of them.
         in_cluster: whether the splits of a sum are the blocks of one cluster.
         exchanged: whether the device computes the transposed output: B's columns are its rows then.
+        simt: whether float32 is multiplied as the kernel `simt` does, without bank conflicts.
     """
 
     by_tma: bool
@@ -96,6 +97,7 @@ class Loop(NamedTuple):
     products: int = 1
     in_cluster: bool = False
     exchanged: bool = False
+    simt: bool = False
 
 
 class Tile(NamedTuple):
@@ -183,8 +185,10 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
+    multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous, simt=loop.simt)
     alone, row_bytes = multiplied / min(1.0, sides.warps / 4), problem.k * size
+    if loop.simt:
+        alone *= products.simt_alone(sides)
     if asynchronous and device.features.wgmma and not (loop.specialized or loop.in_cluster):
         alone = max(alone, products.cycles_of_sums(sides, problem))
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
@@ -227,6 +231,8 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
 
 def _resident(sides: Sides, loop: Loop, device: Device) -> int:
     """Programs that a multiprocessor has registers for, by the kernel's own layout of them."""
+    if loop.simt:
+        return tile_resources.simt_programs(sides.rows, sides.width, sides.warps, device)
     threads = device.warp_size * sides.warps
     resident = device.features.registers // (sides.rows * sides.width + _THREAD_REGISTERS * threads)
     if loop.in_cluster:

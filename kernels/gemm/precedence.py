@@ -27,6 +27,7 @@ trials that the calibration was fitted on.
 _LONG_K = 4096
 _FEW_ROWS = 16
 _FEW_COLUMNS = 16
+_FEW_PLAIN_ROWS = 8
 _LARGE = 512
 """The size from which copies are assumed to cost less than loads of single elements, until tuning decides."""
 
@@ -40,8 +41,8 @@ def _two_rows(problem: Problem, device: Device) -> bool:
     times as long as the fastest (benchmarks/data/scattered-fp8-h200.db.xz, scattered-others-h200.db.xz).
     """
     with_tensor_cores = tile_resources.uses_tensor_cores(problem)
-    most = 2 if with_tensor_cores or problem.layout[1] == "n" else 4
-    if problem.m > most or calibration.applies_to_streams(problem, device):
+    most = 2 if with_tensor_cores else 4
+    if problem.m > most or _few_plain_rows(problem, device) or calibration.applies_to_streams(problem, device):
         return False
     is_told = calibration.applies(problem, device) and _swapped(problem, device)
     return not is_told and not (with_tensor_cores and _by_all_loads(problem, device))
@@ -52,13 +53,26 @@ def _one_calibrated_row(problem: Problem, device: Device) -> bool:
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:
-    """Match few rows that wgmma does not take as they are stored, and what no tensor core multiplies, on Hopper.
+    """Match few rows that wgmma does not take as they are stored, on Hopper.
 
-    The cost model knows what storing operands along K takes and what multiply-adds do, so that kernels of Triton's are
-    compared. Source: benchmarks/results/few-rows-h200.json.
+    The cost model knows what storing operands along K takes, so that kernels of Triton's are compared. Source:
+    benchmarks/results/few-rows-h200.json.
     """
-    few = problem.m <= _SWAPPED_ROWS or not tile_resources.uses_tensor_cores(problem)
-    return device.features.wgmma and few and not tile_resources.suits_wgmma(problem)
+    unsuited = tile_resources.uses_tensor_cores(problem) and not tile_resources.suits_wgmma(problem)
+    return device.features.wgmma and problem.m <= _SWAPPED_ROWS and unsuited
+
+
+def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: ARG001
+    return not tile_resources.uses_tensor_cores(problem)
+
+
+def _few_plain_rows(problem: Problem, device: Device) -> bool:
+    """Match up to 8 rows of float32 with B stored [K, N], where `swap_ab` was the fastest of all on an H200.
+
+    Source: benchmarks/results/few-rows-float32-h200.json.
+    """
+    few = problem.m <= _FEW_PLAIN_ROWS and problem.layout[1] == "n"
+    return few and _without_tensor_cores(problem, device) and not device.is_interpreter
 
 
 def _are_compared(problem: Problem, device: Device) -> bool:
@@ -202,6 +216,7 @@ def _large_unaligned(problem: Problem, device: Device) -> bool:
 
 TABLE = (
     Line(5, "gemv", _two_rows),
+    Line(5, "swap_ab", _few_plain_rows),
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
     Line(5, "any_height", _filled_by_any_height),
@@ -221,6 +236,7 @@ TABLE = (
     Line(4, "split_k", _by_all_loads),
     Line(4, "pointer", _by_all_loads),
     Line(4, "tma", _by_all_loads),
+    Line(4, "simt", _without_tensor_cores),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),
     Line(2, "persistent_tma", _second_tiles),

@@ -179,10 +179,7 @@ def amd_axes(device: Device) -> dict[str, tuple[Value, ...]]:
     return {"matrix_instr_nonkdim": (16,), "kpack": (1,)} if device.vendor == "amd" else {}
 
 
-RULES = (
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"),
-    workspace,
-    _idle_split,
-    _crowd,
-)
+OF_SPLITS = (workspace, _idle_split, _crowd)
+"""Rules for kernels that may split sums."""
+RULES = (tile_rules.shared_memory(shared_bytes, "kernels/gemm/splitting.py"), *OF_SPLITS)
 """Rules for kernels that load either way and may split sums. They apply to the problem as the device computes it."""

@@ -182,6 +182,24 @@ def accumulator_registers(config: Config, device: Device) -> float:
     return block_m * block_n / (device.warp_size * config.integer("num_warps"))
 
 
+def warps_along_m(rows: int, columns: int, warps: int) -> int:
+    """How many warps of the kernel `simt` lie along M: so many that the part of each is square, or wider than high."""
+    along_m = 1
+    while along_m < warps and rows // along_m > columns * along_m // warps:
+        along_m *= 2
+    return along_m
+
+
+def simt_programs(rows: int, columns: int, warps: int, device: Device) -> int:
+    """How many programs of the kernel `simt` a multiprocessor has registers for.
+
+    Source: compiled for sm_90, 118 registers for 16 sums of a thread, 150 for 32, 254 for 64 and more.
+    """
+    threads = device.warp_size * warps
+    held = min(255, 90 + 2 * rows * columns // threads) if rows * columns < 64 * threads else 255
+    return max(1, device.features.registers // (held * threads))
+
+
 def tile_counts(config: Config, problem: Problem) -> tuple[int, int, int]:
     """Numbers of tiles along M and along N, and of steps along K."""
     block_m, block_n, block_k = tile(config)

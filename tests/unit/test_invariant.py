@@ -35,7 +35,7 @@ from tuner.tables import dispatcher_template
 
 H200, A100 = KNOWN["sm_90"], KNOWN["sm_80"]
 ORDERS = {
-    **dict.fromkeys(("tma", "persistent_tma", "block_scaled", "split_k"), sums.of_tile),
+    **dict.fromkeys(("tma", "persistent_tma", "block_scaled", "split_k", "simt"), sums.of_tile),
     "any_width": any_width.order,
     **dict.fromkeys(("any_height", "any_height_ping_pong"), any_height_tile.order),
     **{module.NAME: module.order for module in (cluster_k, swap_ab)},

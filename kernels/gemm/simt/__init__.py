@@ -1,0 +1,1 @@
+"""The kernel `simt`: products of float32 without tensor cores."""
