@@ -80,7 +80,7 @@ def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, 
     contents = {"json": b"{}", "cubin": b"code"}
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
     entry = {"key": "1", "source": "s", "signature": [], "constants": [], "files": digests}
-    write_entries(folder, {"1": CompiledEntry(entry, contents)}, "3.7.1", ["cuda", 90, 32])
+    write_entries(folder, {"1": CompiledEntry(entry, contents)}, ("3.7.1", ["cuda", 90, 32]))
 
     def verified() -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
@@ -97,11 +97,41 @@ def test_a_folder_of_kernels_alone_is_verified_by_its_index_and_files(tmp_path, 
     assert (code, "its index.json cannot be read: format 'triton-tuner kernels' 9" in said) == (1, True)
 
 
+def test_verify_names_rows_whose_kernels_were_not_written(export, tmp_path, capsys, make_database, make_row):
+    assert export("tables", "--with-kernels").returncode == 0
+
+    def verified() -> list[tuple[str, str]]:
+        with pytest.raises(SystemExit):
+            cli.main(["verify", str(tmp_path / "tables"), "--json"])
+        (place,) = json.loads(capsys.readouterr().out)["places"]
+        return [(each["level"], each["found"]) for each in place["findings"] if each["check"] == "kernels"]
+
+    assert verified() == []
+    version = registry.find("matmul", WON.kernel).version
+    other = Config(WON.kernel, **{**dict(WON.pairs), "BLOCK_SIZE_K": 64})
+    rows = [
+        make_row(m, 256, 256, config=config, version=version, dtype="float16")
+        for m, config in ((256, WON), (512, WON), (768, other))
+    ]
+    db = make_database(tmp_path / "later.db", *rows)
+    assert export("tables", "--db", db).returncode == 0
+    ((level, found),) = verified()
+    assert level == "warning"
+    assert found.startswith("it was written without 2 of 3 rows, the first matmul 512x256x256 ")
+    assert export("tables", "--with-kernels", "--db", db).returncode == 0
+    assert verified() == []
+    index = tmp_path / "tables" / f"matmul--{H200.slug}.kernels" / "index.json"
+    document = json.loads(index.read_text())
+    assert len(document.pop("rows")) == len(rows)
+    index.write_text(json.dumps(document))
+    assert verified() == [], "an index of before names no rows"
+
+
 def write_one(folder, number: int) -> Written:
     contents = {"json": f"{number}".encode(), "cubin": f"{number}".encode() * 10_000}
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in contents.items()}
     entry = CompiledEntry({"key": str(number), "files": digests}, contents)
-    return write_entries(folder, {str(number): entry}, "3.7.1", ["cuda", 90, 32])
+    return write_entries(folder, {str(number): entry}, ("3.7.1", ["cuda", 90, 32]))
 
 
 def named_by_index(folder) -> set[str]:

@@ -149,7 +149,7 @@ def export(found: Iterable[Binary], directory: Path, covered: Mapping[str, Colle
     for name, kernels in sorted(folders.items()):
         made = {key: tables.CompiledEntry(dict(each.entry), each.decoded()) for key, each in kernels.items()}
         first = next(iter(kernels.values()))
-        written.append(tables.write_entries(directory / name, made, first.triton, first.target))
+        written.append(tables.write_entries(directory / name, made, (first.triton, first.target)))
     return written
 
 

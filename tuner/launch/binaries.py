@@ -151,6 +151,11 @@ def range_key(problem: Problem, config: Config) -> str:
     return key_of({**family, "triton_tuner": __version__})
 
 
+def row_key(problem: Problem, config: Config) -> str:
+    """The key of a row whose kernels are in a folder, in every process the same; too short for chance to repeat it."""
+    return key_of({"problem": str(problem), "source": problem.source, "config": config.label})[:16]
+
+
 def folder_name(op: str, slug: str) -> str:
     """The name of a folder of kernels: `<op>--<device slug>.kernels`."""
     return f"{op}--{slug}{KERNELS_SUFFIX}"

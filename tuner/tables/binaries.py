@@ -19,7 +19,16 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base import sources
 from tuner.launch import compile_cache, nearest
-from tuner.launch.binaries import FORMAT, INDEX, VERSIONS, checked, folder_name, range_key, triton_and_target
+from tuner.launch.binaries import (
+    FORMAT,
+    INDEX,
+    VERSIONS,
+    checked,
+    folder_name,
+    range_key,
+    row_key,
+    triton_and_target,
+)
 from tuner.launch.compile_cache import Compiled
 from tuner.launch.launch_range import launch_ranges
 from tuner.launch.plan import LaunchRange, recorded
@@ -99,12 +108,14 @@ def write(
     """
     table, failed = _usable(table)
     made: dict[str, CompiledEntry] = {}
+    classes: set[tuple[str, str] | None] = set()
     broken = dict(broken)
     for problem, config in asked(table) if launched is None else launched:
         try:
             if (problem, config) not in broken:
                 for kernel in _compiled(problem, config):
                     made.setdefault(kernel.entry["key"], kernel)
+                    classes.add(_class_of(problem, config))
         except Exception as e:  # a compiler raises anything; that config compiles where it is launched
             if (error := host_error_in(e)) is not None:
                 raise TableError(unwritable_cache(error)) from e
@@ -115,7 +126,8 @@ def write(
     folder = directory / folder_name(table.op, table.device.slug)
     with devices.expected(table.device):  # which decides how many programs a persistent kernel has
         listed = _listed_ranges(table, _ranges(table), made)
-    found = write_entries(folder, made, *triton_and_target(), listed)
+    rows = [row_key(row.problem, row.config) for row in table.rows if _class_of(row.problem, row.config) in classes]
+    found = write_entries(folder, made, triton_and_target(), listed, rows)
     return replace(found, failed=tuple(failed))
 
 
@@ -162,18 +174,21 @@ def served(
     rows: Sequence[Row], device: Device, ranges: Iterable[tuple[Problem, Range]]
 ) -> Iterator[tuple[Problem, Config]]:
     """What calls of the problems of rows launch, and of ranges by their rows' problems; each class of binaries once."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str] | None] = {None}
     for problem, config in _asked(rows, device, ranges):
-        try:
-            spec = registry.find(problem.op, config.kernel, problem.source)
-            compile_class = registry.ask(spec, "compile_class", problem, config)
-        except (KernelError, NotImplementedError):
-            if not problem.is_keyed:
-                continue
-            compile_class = str(problem)  # to be told below why it does not compile
-        if (config.kernel, compile_class) not in seen:
-            seen.add((config.kernel, compile_class))
+        found = _class_of(problem, config)
+        if found not in seen:
+            seen.add(found)
             yield problem, config
+
+
+def _class_of(problem: Problem, config: Config) -> tuple[str, str] | None:
+    """The kernel and the class of binaries that a config launches; None where nothing is compiled before its call."""
+    try:
+        spec = registry.find(problem.op, config.kernel, problem.source)
+        return config.kernel, registry.ask(spec, "compile_class", problem, config)
+    except (KernelError, NotImplementedError):
+        return (config.kernel, str(problem)) if problem.is_keyed else None  # `write` tells why a key does not compile
 
 
 def _asked(
@@ -242,9 +257,9 @@ def _entry(key: str, kernel: Any, signature: list[Any], constants: list[Any]) ->
 def write_entries(
     folder: Path,
     made: Mapping[str, CompiledEntry],
-    triton: str,
-    target: Sequence[Any],
+    compiler: tuple[str, Sequence[Any]],
     ranges: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    rows: Iterable[str] = (),
 ) -> Written:
     """Write binaries, then the index that names them, and remove what neither it nor the index before names.
 
@@ -254,9 +269,9 @@ def write_entries(
     Args:
         folder: the folder, which is made where it is missing.
         made: the kernels by their keys.
-        triton: the version of Triton that compiled them.
-        target: what they were compiled for, see `triton_and_target`.
+        compiler: the version of Triton that compiled them, and what for; see `triton_and_target`.
         ranges: what the index says of the launches of ranges, by `range_key`.
+        rows: the rows whose kernels these are, by `row_key`.
 
     Raises:
         TableError: the folder cannot be written.
@@ -265,11 +280,12 @@ def write_entries(
     document = {
         "format": FORMAT,
         "version": VERSIONS[-1],
-        "triton": triton,
-        "target": target,
+        "triton": compiler[0],
+        "target": compiler[1],
         "sources": sources.digest(),
         "kernels": [kernel.entry for kernel in kernels],
         "ranges": dict(ranges),
+        "rows": sorted(rows),
     }
     contents = {name: content for kernel in kernels for name, content in kernel.files.items()}
     files.make_folder(folder)

@@ -103,7 +103,7 @@ def _is_table(path: Traversable) -> bool:
 
 def _of_tables(where: str, kind: str, paths: Iterable[Traversable], binaries: Sequence[Traversable] = ()) -> Inspection:
     subjects: list[Subject] = []
-    findings = [finding for folder in binaries for finding in kernels.check(folder)]
+    findings: list[Finding] = []
     for path in paths:
         try:
             found = table.load(path)
@@ -113,6 +113,8 @@ def _of_tables(where: str, kind: str, paths: Iterable[Traversable], binaries: Se
         subjects.append(Subject(str(path), found))
         findings += [_finding(str(path), found.device.slug, fault) for fault in found.faults]
         findings += _misnamed(subjects[-1], path, kind)
+    tables = [subject.table for subject in subjects]
+    findings += [finding for folder in binaries for finding in kernels.check(folder, tables)]
     if not subjects and not findings and not binaries:
         findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
     inspection = _result(where, kind, subjects, [*findings, *_twice(subjects)])
