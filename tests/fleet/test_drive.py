@@ -21,6 +21,7 @@ from tuner.fleet.node import kernels_of
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem.family import ladders
+from tuner.store.engine import UnavailableError
 from tuner.store.records import KernelVersion, Outcome, State, Trial
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.plan import Plan
@@ -255,6 +256,20 @@ def test_stopping_before_any_node_takes_part_is_an_interrupt(faulty, store, clus
     with pytest.raises(KeyboardInterrupt):
         tune(store, cluster("a"), [faulty()], stop=stop)
     assert statuses(store) == []
+
+
+def test_stopping_while_the_server_is_away_is_an_interrupt(faulty, store, cluster, monkeypatch, caplog):
+    stop = threading.Event()
+
+    def away(*_rows, **_options):
+        stop.set()
+        raise UnavailableError("no server answers there")
+
+    monkeypatch.setattr(store, "record_rows", away)
+    with pytest.raises(KeyboardInterrupt):
+        tune(store, cluster("a"), [faulty()], stop=stop)
+    assert "no server answers there: what was not stored is measured again by the same command" in caplog.text
+    assert statuses(store) == ["INTERRUPTED"]
 
 
 @pytest.mark.long

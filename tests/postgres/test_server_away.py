@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -187,15 +188,13 @@ def test_a_run_gives_up_in_the_end_and_any_command_stores_what_it_kept(server, u
 
 
 @pytest.mark.long
-def test_a_second_ctrl_c_does_not_wait_for_a_server_that_is_away(server, url, state):
+def test_ctrl_c_does_not_wait_for_a_server_that_is_away(server, url, state):
     process = start(url)
     wait_for_trials(server, url, 0)
     server.end()
     try:
         while "does not answer" not in (line := process.stderr.readline()):
             assert line, "it ended"
-        process.send_signal(signal.SIGINT)
-        assert "again to stop at once" in process.stderr.readline() + process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=100)
     finally:
@@ -204,6 +203,28 @@ def test_a_second_ctrl_c_does_not_wait_for_a_server_that_is_away(server, url, st
     assert "Traceback" not in err
     (spool,) = state.iterdir()
     assert f"kept in {spool}: the next command on this database stores what is there" in err
+    assert err.endswith("interrupted\n")
+
+
+def test_a_call_that_waits_for_a_server_that_is_away_ends_where_ctrl_c_is_pressed(server, url, caplog):
+    stop = threading.Event()
+    with Store.open(url) as store:
+        run = store.begin_run(KNOWN["sm_90"], ENVIRONMENT, argv=[], host="h")
+        store.survive_outages(run, stop)
+        server.end()
+        try:
+            store.record(run, [trial(1)])
+            pressed = threading.Timer(0.3, stop.set)
+            pressed.start()
+            with pytest.raises(KeyboardInterrupt):
+                store.winners()
+            pressed.join()
+            store.end_run(run, RunStatus.INTERRUPTED)
+        finally:
+            server.start()
+    assert "1 trial kept in " in caplog.text
+    with Store.open(url) as store:
+        assert [row.status for row in store.runs()] == [RunStatus.RUNNING], "until it counts as dead"
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from tuner.fleet.cluster import Cluster, Machine, Reply
 from tuner.fleet.ledger import Ledger, RefusedError
 from tuner.fleet.messages import Delivery, Hello
 from tuner.fleet.queue import LEASE_S
+from tuner.store.engine import UnavailableError
 from tuner.store.store import RunStatus
 from tuner.sweep.plan import Plan
 
@@ -68,7 +69,7 @@ class Driver:
             interpreted: whether nodes without a GPU take part.
 
         Raises:
-            KeyboardInterrupt: `stop` was set before any node took part.
+            KeyboardInterrupt: `stop` was set before any node took part, or while the database's server was away.
             SweepError: no machine of the cluster can take part.
             StoreError: the database can no longer be written.
         """
@@ -86,8 +87,12 @@ class Driver:
                 self._turn(now, was_away=now - turned > LEASE_S / 2)
                 turned = now
         except BaseException as e:
-            stopped = isinstance(e, KeyboardInterrupt)
+            gone = isinstance(e, UnavailableError) and self._stop.is_set()
+            stopped = gone or isinstance(e, KeyboardInterrupt)
             self._end_all(RunStatus.INTERRUPTED if stopped else RunStatus.FAILED)
+            if gone:
+                _log.warning("%s: what was not stored is measured again by the same command", e)
+                raise KeyboardInterrupt from e
             raise
         self.deserted = not self._is_over()
         self._end_all(RunStatus.DONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -27,9 +28,11 @@ class OutageBuffer:
     since nobody knows what became of a commit whose answer did not come.
     """
 
-    def __init__(self, spool: Spool, label: str, store: Callable[[Sequence[Timed]], None]) -> None:
-        """Begin with a server that answers."""
-        self._spool, self._label, self._store = spool, label, store
+    def __init__(
+        self, spool: Spool, label: str, store: Callable[[Sequence[Timed]], None], stop: threading.Event
+    ) -> None:
+        """Begin with a server that answers. Once `stop` is set nothing waits for it."""
+        self._spool, self._label, self._store, self._stop = spool, label, store, stop
         self._pause_s = 0.0
         self._next_try = 0.0
         self.given_up = False
@@ -53,18 +56,20 @@ class OutageBuffer:
 
         Raises:
             StoreError: it cannot be done, or the server has been away for too long.
+            KeyboardInterrupt: `stop` was set while the server is away.
         """
         begun = time.monotonic()
         while True:
             try:
                 self._flush()
                 done = operation()
-            except UnavailableError:
+            except UnavailableError as e:
                 self._missed()
                 if self.given_up or time.monotonic() + self._pause_s - begun > LIMIT_S:
                     self.given_up = True  # no later operation waits either
                     raise
-                time.sleep(self._pause_s)
+                if self._stop.wait(self._pause_s):
+                    raise KeyboardInterrupt from e
             else:
                 self._answered()
                 return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -23,6 +24,7 @@ from tuner.store.engine import (
     ANOTHER,
     BUSY_TIMEOUT_S,
     Database,
+    UnavailableError,
     faults,
     file_id,
     locate,
@@ -155,17 +157,19 @@ class Store(Listings, AbstractContextManager["Store"]):
         """Whether the server did not answer when it was last asked; always False without `survive_outages`."""
         return self._outage is not None and self._outage.is_away
 
-    def survive_outages(self, run: Run) -> None:
+    def survive_outages(self, run: Run, stop: threading.Event | None = None) -> None:
         """Let a run go on while its server is away, until the run ends; a SQLite file is never away.
 
         From now on `record` keeps trials in a local file while the server is away; every other call waits for it.
 
         Args:
             run: the run.
+            stop: once it is set, a call that waits raises KeyboardInterrupt.
         """
         if self.is_shared:
             kept = spool.Spool(run, self._database)
-            self._outage = OutageBuffer(kept, self.location, partial(self._record_again, run))
+            again = partial(self._record_again, run)
+            self._outage = OutageBuffer(kept, self.location, again, stop or threading.Event())
 
     def heartbeat(self, run: Run) -> None:
         """Record that a run lives; one that was taken for dead, on a suspended machine, is RUNNING again.
@@ -178,10 +182,12 @@ class Store(Listings, AbstractContextManager["Store"]):
             runs.beat(connection, run)
 
     def end_run(self, run: Run, status: RunStatus) -> None:
-        """Record how a run ended. Only one that is DONE waits for a server that is away."""
+        """Record how a run ended. One that is not DONE waits for no server: without it the run is left as dead."""
+        ignored: tuple[type[StoreError], ...] = ()
         if self._outage is not None and status is not RunStatus.DONE:
-            self._outage.given_up = True
-        self._set_status(run, status)
+            self._outage.given_up, ignored = True, (UnavailableError,)
+        with suppress(*ignored):
+            self._set_status(run, status)
         self._end_outage_buffer()
 
     @contextmanager

@@ -65,7 +65,8 @@ def sweep(
         DeviceError: a GPU is not there.
         SweepError: a worker could not be started, or the GPUs are of several models.
         StoreError: the database could not be written, or another sweep writes to it.
-        KeyboardInterrupt: `stop` was set before the workers were ready, or while others measured on the GPUs.
+        KeyboardInterrupt: `stop` was set before the workers were ready, while others measured on the GPUs, or while
+            the store's server was away.
     """
     if not callable(problems):
         problems = tuple(problems)  # read a second time where the device is not the expected one
@@ -89,7 +90,7 @@ def sweep(
             agenda = agenda_for(device)
         prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
-        store.survive_outages(run)
+        store.survive_outages(run, stop)
         report = Report(device, environment, start_s=time.monotonic() - processes.begun)
         loop = Loop(
             store,
