@@ -11,7 +11,7 @@ import pytest
 from tuner import cli, reference
 from tuner.errors import SweepError, UsageError
 from tuner.fleet import cluster as cluster_module
-from tuner.fleet.cluster import Cluster, check_listening, modules_of
+from tuner.fleet.cluster import Cluster, check_listening, head_of, modules_of
 
 
 def test_an_address_where_nobody_listens_is_one_line_at_once():
@@ -20,6 +20,27 @@ def test_an_address_where_nobody_listens_is_one_line_at_once():
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(SweepError, match=rf"nobody listens at {address} \(Connection refused\): type `ray start"):
             check_listening(address)
+
+
+def test_a_cluster_that_auto_means_and_that_has_ended_is_one_line_at_once(monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(SweepError, match=r"--ray auto is [\d.:]+ here, by \$RAY_ADDRESS or .*: nobody listens at "):
+            head_of("auto")
+
+
+def test_a_machine_in_no_cluster_is_told_what_to_type(monkeypatch):
+    services = pytest.importorskip("ray._private.services", reason="Ray is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(services, "find_gcs_addresses", set)
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: None)
+    with pytest.raises(SweepError, match=r"^this machine is in no Ray cluster: type `ray start --head` on "):
+        head_of("auto")
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    with pytest.raises(SweepError, match=r"in no Ray cluster \(\$RAY_ADDRESS: .*nowhere"):
+        head_of("auto")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

@@ -13,7 +13,7 @@ import rich.progress
 
 from tuner.cli import run_output
 from tuner.cli.output import print_json, quantity
-from tuner.fleet.cluster import Cluster, check_listening
+from tuner.fleet.cluster import Cluster, head_of
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger
 from tuner.fleet.messages import Delivery, Item
@@ -57,8 +57,7 @@ def tune(
     """
     begun = time.monotonic()
     kernels, references = kernels_of(ops), registry.references()
-    check_listening(address)
-    connected = Cluster(address, interpreted=interpreted, references=references)  # before a database is made
+    connected = Cluster(head_of(address), interpreted=interpreted, references=references)  # before a database is made
     with connected as cluster, Store.open(db) as store, store.sole_writer():
         ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=mixed)
         with Nodes() as nodes:

@@ -51,8 +51,7 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
         """Connect.
 
         Args:
-            address: HOST:PORT of the cluster's head, of which `check_listening` was asked, or "auto" on one of its
-                machines.
+            address: the cluster's, as `head_of` returns it.
             interpreted: whether the nodes work on Triton's interpreter.
             references: of users' kernels, whose modules travel to the nodes.
 
@@ -173,15 +172,42 @@ def _import_ray() -> Any:
     return ray
 
 
+def head_of(address: str) -> str:
+    """Return HOST:PORT of a cluster's head, which may listen there; what Ray means by "auto" on this machine.
+
+    Raises:
+        UsageError: it is no address.
+        SweepError: nobody listens there, something else does, or this machine is in no cluster.
+    """
+    found = _local_head() if address == "auto" else address
+    try:
+        check_listening(found)
+    except TunerError as e:
+        if address == found:
+            raise
+        raise SweepError(f"--ray auto is {found} here, by $RAY_ADDRESS or the last `ray start`: {e}") from None
+    return found
+
+
+def _local_head() -> str:
+    _import_ray()
+    from ray._private.services import canonicalize_bootstrap_address  # Ray has no public name for it
+
+    try:
+        return str(canonicalize_bootstrap_address("auto"))
+    except (ConnectionError, ValueError) as e:
+        advice = "type `ray start --head` on this machine, or give --ray HOST:PORT of a cluster"
+        why = f" ($RAY_ADDRESS: {first_line(e)})" if isinstance(e, ValueError) else ""
+        raise SweepError(f"this machine is in no Ray cluster{why}: {advice}") from None
+
+
 def check_listening(address: str) -> None:
-    """Ask whether a head may listen at HOST:PORT, because Ray asks for a quarter of an hour; "auto" is left to Ray.
+    """Ask whether a head may listen at HOST:PORT, because Ray asks for a quarter of an hour.
 
     Raises:
         UsageError: it is no address.
         SweepError: nobody listens there, or something else does.
     """
-    if address == "auto":
-        return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         raise _no_address(address)
