@@ -106,6 +106,34 @@ def test_a_summary_tells_what_keys_got(execute, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+CHANGED = """
+import library
+library.double.configs = library.double.configs[:2]
+library.double.cache.clear()
+library.double[lambda meta: (2,)](x, y, 100)
+print(json.dumps(library.double.best_config.kwargs["BLOCK"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_miss", "served", "said"),
+    [
+        ("nearest", 64, "2 keys: 1 tuned; 1 not tuned, with the nearest config"),
+        ("autotune", 64, "2 keys: 1 tuned; 1 left to Triton, of library-double"),
+    ],
+)
+def test_a_winner_that_a_library_lists_no_more_is_told_and_not_counted_as_tuned(
+    execute, tmp_path, on_miss, served, said
+):
+    (tmp_path / "program.py").write_text(PROGRAM + CHANGED)
+    done = execute(*exec_("program.py", options=("--adopt", "library", "--summary", "--on-miss", on_miss)))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[256, True], served]
+    told, summary = done.stderr.splitlines()
+    assert "library-double has a tuned config that does not serve: library-double(BLOCK=256, " in told
+    assert told.endswith("configs: it is none of the configs that the decorator lists")
+    assert summary == f"tuner: library: {said}"
+
+
 def test_the_variable_alone_serves_a_program_that_imports_tuner_before_or_after_triton(execute):
     for first in ("import tuner", "import triton, tuner"):
         run = f"{first}; import runpy, sys; sys.argv[1:] = []; runpy.run_path('program.py', run_name='__main__')"

@@ -138,9 +138,10 @@ class Server:
         with kernel.calling(problem, Arguments(kwargs.get("grid", ()), args, kwargs)):
             decision = lookups.resolver().decide(problem, device)
             order = self._order(kernel, decision, problem, device, is_strict=is_strict)
-        self._report_refusals(autotuner, decision, problem, device)
+        is_told = self._report_refusals(autotuner, decision, problem, device)
         if not order:
-            self._report_miss(problem)
+            if not is_told:
+                self._report_miss(problem)
             return None
         compile_cache.install(kernel.fn, _Shipped(kernel))
         self._kernels.add(kernel)
@@ -181,15 +182,15 @@ class Server:
         others: list[Config] = kernel.in_order(problem)
         return kernel.listed([match.config, *others] if is_tuned or self.on_miss == "nearest" else others)
 
-    def _report_refusals(self, autotuner: Any, decision: Decision, problem: Problem, device: Device) -> None:
-        """Log, once a kernel, why rows of it are not used."""
+    def _report_refusals(self, autotuner: Any, decision: Decision, problem: Problem, device: Device) -> bool:
+        """Log, once a kernel, why rows of it are not used; return whether there are any."""
         if decision.match.rule == "exact":
-            return
+            return False
         refused = [each for each in decision.refused if each.rule == "exact"]
         if refused:
             config, source, reason = refused[0].row.config, refused[0].source, refused[0].reason
             self._report(autotuner, "has a tuned config that does not serve: %s from %s: %s", config, source, reason)
-            return
+            return True
         others = [
             (winners.source, tuned.source[:8])
             for winners in lookups.resolver().sources.own(device.slug)
@@ -199,6 +200,7 @@ class Server:
         if others:
             said = "has tuned configs of another source: %s has %s, here it is %s: tune it again"
             self._report(autotuner, said, *others[0], problem.source[:8])
+        return bool(others)
 
     def _report_miss(self, problem: Problem) -> None:
         """Log the first key of a library that Triton tunes itself."""
