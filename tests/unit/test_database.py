@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from tuner.errors import TableError
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel.config import Config
 from tuner.lookup import database
+from tuner.lookup.device_winners import by_problem
+from tuner.problem import Problem
 from tuner.store import schema
 from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
 from tuner.store.store import Store
+from tuner.tables.export import select
 
 H200 = KNOWN["sm_90"]
 SLUG = H200.slug
@@ -43,6 +47,8 @@ READ_AND_WAIT = """
 import sys
 from pathlib import Path
 from tuner.lookup import database
+from tuner.lookup.device_winners import by_problem
+from tuner.problem import Problem
 make_row, waited = database._row, []
 def make_slowly(*given):
     if not waited:
@@ -319,3 +325,20 @@ def test_winners_come_newest_first(tuned, make_database, make_row):
     make_database(tuned, make_row(16, config=Config("toy", **newer)))
     rows = [row for row in database.read_winners(tuned, SLUG).rows if row.problem.m == 16]
     assert [row.made.environment.triton for row in rows] == ["3.7.1", "3.6.0"]
+
+
+def test_equal_values_of_a_key_are_one_problem_whose_newest_winner_serves_and_ships(tmp_path, make_database, make_row):
+    def row(size: float, block: int):
+        problem = Problem.keyed("mine", {"N": size}, dtype="float16")
+        return replace(make_row(), problem=problem, config=Config("mine", BLOCK=block))
+
+    path = make_database(tmp_path / "tuner.db", row(1, 16))
+    for size, block in ((True, 32), (1.0, 64)):
+        make_database(path, row(size, block))
+    rows = database.read_winners(path, SLUG).rows
+    assert [each.config["BLOCK"] for each in rows] == [64, 32, 16], "a database keeps what each was tuned as"
+    (found,) = by_problem(rows).items()
+    assert found[0] == Problem.keyed("mine", {"N": True}, dtype="float16")
+    with Store.open(path, read_only=True) as store:
+        (table,) = select(store.winners()).tables
+    assert [each.config["BLOCK"] for each in table.rows] == [64]
