@@ -208,6 +208,18 @@ def test_a_config_that_failed_to_launch_for_one_m_is_not_used_for_it_and_stays_f
         match_rules.failed.clear()
 
 
+def test_what_failed_to_launch_is_remembered_of_so_many_ms_and_no_more(tuned, make_row, monkeypatch):
+    monkeypatch.setattr(match_rules, "MOST_FAILED", 8)
+    tuned(make_row(64, block=64), make_row(256, block=32), families=[ranges(64, 256)])
+    try:
+        for m in range(1, 21):
+            lookups.drop(at(m), H200, tuner.lookup(at(m), H200), "out of resources")
+            assert answer(m) == ("family", 32)
+        assert len(match_rules.failed) == 4
+    finally:
+        match_rules.failed.clear()
+
+
 def test_another_gpu_of_the_architecture_serves_rows_and_ranges_where_this_one_has_nothing(tuned, make_row, caplog):
     tuned(make_row(64, block=32), make_row(256, block=64), device=H100, families=[ranges(64, 256)])
     assert [answer(m) for m in (64, 63, 100)] == [("same_arch", 32), ("same_arch", 32), ("same_arch", 64)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import entry_points as entries
+from tuner.bounded import make_room
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.lookup import match_rules
@@ -155,6 +156,7 @@ def drop(problem: Problem, device: Device | None, match: Match, reason: str) -> 
     """
     where = device or resolver().here()
     with lookup_lock():
+        make_room(match_rules.failed, match_rules.MOST_FAILED)
         match_rules.failed[where.slug, problem, match.config] = reason
         _resolver.answers.drop(problem, where.slug)
     return lookup(problem, device)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FAILED = "failed at its first launch in this process"
 failed: dict[tuple[str, Problem, Config], str] = {}
 """What could not be launched in this process (the device's slug, the problem and the config), and why."""
+MOST_FAILED = 1024
+"""A decision goes through all of `failed`, to which a range whose config fails adds each of its Ms."""
 
 
 _knowing: list[Callable[[Row, Problem, Device], bool]] = []
