@@ -52,4 +52,6 @@ def torch_precision_set(precision: str) -> Iterator[None]:
         try:
             yield
         finally:
-            matmul.fp32_precision = before
+            matmul.fp32_precision = "none"  # as `torch.backends` has it; a name would keep its later changes out
+            if matmul.fp32_precision != before:
+                matmul.fp32_precision = before
