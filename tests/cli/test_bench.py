@@ -46,7 +46,7 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
     done = bench(*problems, "--against", "autotune,vendor", "--rounds", "3", "--out", "o")
     assert done.returncode == 0, done.stderr
     assert "no GPU found: running on Triton's interpreter, which may take minutes; its figures say" in done.stderr
-    assert "not tuned for interpreter: 3 of 3 problems, played by the default" in done.stderr
+    assert "not tuned for interpreter: 3 of 3 problems, timed by the default" in done.stderr
 
     document = json.loads((tmp_path / "o" / "bench.json").read_text())
     assert document["device"]["slug"] == "interpreter"
@@ -62,7 +62,7 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
     assert played["tuner"]["time_over_ours"] is None
     assert played["vendor"]["time_over_ours"]["low"] <= played["vendor"]["time_over_ours"]["ratio"]
     assert played["vendor"]["p20_us"] <= played["vendor"]["median_us"] <= played["vendor"]["p80_us"]
-    assert played["autotune"] == {"reason": "needs a GPU: the interpreter plays vendor only"}
+    assert played["autotune"] == {"reason": "needs a GPU: the interpreter times vendor only"}
     means = {(mean["label"], mean["rival"]): mean["rows"] for mean in document["geomeans"]}
     assert means == {
         ("all", "vendor"): 3,
@@ -90,7 +90,7 @@ def test_a_suite_is_played_shown_written_and_drawn(bench, tmp_path):
 def test_without_the_vendors_library_there_are_no_bars_and_a_line_says_so(bench, tmp_path):
     done = bench("--shape", "16x16x16", "--against", "autotune", "--rounds", "1", "--out", "o")
     assert done.returncode == 0, done.stderr
-    assert "no bars: they show speeds relative to the vendor's library; --against vendor plays it" in done.stderr
+    assert "no bars: they show speeds relative to the vendor's library; --against vendor times it" in done.stderr
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["bench.json"]
 
 
@@ -169,7 +169,7 @@ def test_an_interrupt_shows_and_writes_the_rows_that_are_done(stopped_after_one,
     command = [*TUNER, "bench", *shapes, "--device", "interpreter", "--out", tmp_path / "o", "--rounds", "2"]
     output, errors = stopped_after_one(command, number, TUNER_DB=str(tmp_path / "tuner.db"), TRITON_INTERPRET="0")
     assert "matmul 16x16x16" in output
-    assert "1 problem not played" in errors
+    assert "1 problem not measured" in errors
     assert "Traceback" not in errors
     document = json.loads((tmp_path / "o" / "bench.json").read_text())
     assert len(document["rows"]) == document["unplayed"] == 1

@@ -71,7 +71,7 @@ def test_an_interrupt_shows_the_families_that_are_done(table, run, monkeypatch):
     monkeypatch.setattr(invariance, "play", play)
     code, out, err = run("verify", table, "--invariance", *ON)
     assert (code, len(out.splitlines())) == (130, 2)
-    assert "2 families not played" in err.splitlines()
+    assert "2 families not measured" in err.splitlines()
     code, out, _ = run("verify", table, "--invariance", *ON, "--json")
     assert (code, len(json.loads(out)["families"]), json.loads(out)["unplayed"]) == (130, 1, 2)
 

@@ -557,7 +557,7 @@ def quantized(**fields):
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-"], 2, "M must be an integer"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "0-4"], 2, "M must be from 1"),
         (json.dumps(MODELS["llama"] | SMALL), ["--m", "8,-1"], 2, "M must be from 1"),
-        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-1500000000"], 2, "a ladder of 82 rungs, more than 64"),
+        (json.dumps(MODELS["llama"] | SMALL), ["--m", "1-1500000000"], 2, "a ladder of 82 Ms to tune, more than 64"),
         (
             json.dumps(MODELS["mixtral"] | SMALL),
             ["--m", "8,1500000000"],

@@ -130,7 +130,7 @@ def test_what_ends_early_shows_what_was_measured(error, code, said, formula_won,
     command = ("verify", formula_won, "--regret", "--device", "interpreter")
     ended, out, err = run(*command)
     assert (ended, out.splitlines()[-1].split()[:2]) == (code, ["all", "1"])
-    assert "3 problems not played" in err.splitlines()
+    assert "3 problems not measured" in err.splitlines()
     assert err.splitlines()[-1] == said
     ended, out, _ = run(*command, "--json")
     told = json.loads(out)

@@ -178,7 +178,8 @@ def test_a_search_that_takes_the_interpreter_long_is_told_after_its_first_trial(
         observer = Progress()
         observer.problem_started(one, None)
         observer.trial_ended(one, Config("pointer"), None)
-    assert capsys.readouterr().err == f"{Problem(64, 64, 64)}: up to 40 trials to go, about 7 min, then finals\n"
+    told = "up to 40 trials to go, about 7 min, then the final measurements"
+    assert capsys.readouterr().err == f"{Problem(64, 64, 64)}: {told}\n"
 
 
 def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatch, caplog):

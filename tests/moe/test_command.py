@@ -125,7 +125,7 @@ def test_an_interrupt_among_the_paired_rounds_keeps_the_rows_that_were_played(tm
             break
     out, err = process.communicate(timeout=100)
     assert process.returncode == 130, "".join(said) + err
-    told = ["not played: M 512; the same command plays every row again", "interrupted"]
+    told = ["not timed: M 512; the same command times every row again", "interrupted"]
     assert [line for line in err.splitlines() if line] == told
     document = json.loads(out)
     assert ([row["m"] for row in document["rows"]], document["not_played"]) == ([1], [512])

@@ -16,7 +16,7 @@ def test_rungs_are_powers_of_two_their_halves_and_both_ends():
 
 
 def test_a_range_of_too_many_rungs_is_one_line():
-    with pytest.raises(ProblemError, match="a ladder of 83 rungs, more than 64: write a smaller range"):
+    with pytest.raises(ProblemError, match="a ladder of 83 Ms to tune, more than 64: write a smaller range"):
         families.ladders(range(1, 2**31), lambda m: Problem(m, 64, 64))
 
 

@@ -87,7 +87,7 @@ class Contest(AbstractContextManager["Contest"]):
         names = [OURS, *self._rivals]
         reasons: dict[str, str] = {}
         if self._gpu is None:
-            reasons = {name: "needs a GPU: the interpreter plays vendor only" for name in names if name in TUNERS}
+            reasons = {name: "needs a GPU: the interpreter times vendor only" for name in names if name in TUNERS}
         while playing := [name for name in names if name not in reasons]:
             try:
                 played = self._ask(ContestRequest(problem, match.config, tuple(playing), self._rounds), preparing)

@@ -153,7 +153,7 @@ def _played(row: Row, default: Config | None, runner: PairedRunner, fail_above: 
         return Retimed(row, State.FAILED, found)
     own = found.times.get(row.config.digest)
     if not own:
-        return Retimed(row, State.FAILED, found.rejected.get(row.config.digest, "it was not played"))
+        return Retimed(row, State.FAILED, found.rejected.get(row.config.digest, "it was not timed"))
     others = {VENDOR: found.times.get(VENDOR), DEFAULT: found.times.get(default.digest) if default else None}
     if default == row.config:
         others[DEFAULT] = None

@@ -216,7 +216,7 @@ def _write(report: ContestReport, body: dict[str, Any], folder: Path) -> None:
     written = [files.write_text(folder / "bench.json", f"{text}\n"), *chart.draw(report, folder)]
     click.echo(f"wrote {', '.join(str(path) for path in written)}", err=True)
     if "vendor" not in report.rivals:
-        click.echo("no bars: they show speeds relative to the vendor's library; --against vendor plays it", err=True)
+        click.echo("no bars: they show speeds relative to the vendor's library; --against vendor times it", err=True)
 
 
 def _line(row: Row) -> str:
@@ -236,12 +236,12 @@ def _print_report(report: ContestReport) -> None:
         columns += [f"{rival} us", f"vs {rival}", "95%"]
         if _tuned(report, rival):
             columns.append(f"{rival} tuning s")
-    print_table(columns, [_cells(report, row) for row in report.rows], empty="no problem was played")
+    print_table(columns, [_cells(report, row) for row in report.rows], empty="no problem was timed")
     _print_geomeans(report)
     untuned = sum(row.match is not None and row.match.rule == "default" for row in report.rows)
     if untuned:
         click.echo(
-            f"not tuned for {report.device.slug}: {untuned} of {quantity(len(report.rows), 'problem')}, played by "
+            f"not tuned for {report.device.slug}: {untuned} of {quantity(len(report.rows), 'problem')}, timed by "
             "the default formula's config (rule default); `tuner run` with the same problems tunes them",
             err=True,
         )

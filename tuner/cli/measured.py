@@ -37,4 +37,4 @@ def collect(measured: Iterable[T], say: Callable[[T, int], None]) -> tuple[list[
 def say_unplayed(count: int, noun: str) -> None:
     """Say on stderr how many were not measured, where some were not."""
     if count:
-        click.echo(f"{quantity(count, noun)} not played", err=True)
+        click.echo(f"{quantity(count, noun)} not measured", err=True)

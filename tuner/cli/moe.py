@@ -149,7 +149,7 @@ def moe(**typed: Any) -> int:
     not_played = task.ms[len(rows) :]
     _say(task, rows, written, not_tuned, not_played, as_json=asked.as_json)
     if ended is not None:
-        click.echo(f"not played: M {moe_files.listed(not_played)}; the same command plays every row again", err=True)
+        click.echo(f"not timed: M {moe_files.listed(not_played)}; the same command times every row again", err=True)
         raise ended
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
@@ -226,7 +226,7 @@ def _say(
     if gained:
         faster = f"{quantity(gained, 'row')} {'is' if gained == 1 else 'are'}"
     else:
-        faster = "no tuned row is" if not_tuned else "no played row is" if not_played else "no row is"
+        faster = "no tuned row is" if not_tuned else "no timed row is" if not_played else "no row is"
     click.echo(f"{faster} faster by more than 1% than what {package} does without this file")
     folder = written[0].parents[0 if package == "vllm" else 2]
     click.echo(f"to use it: {VARIABLES[package]}={shlex.quote(str(folder))}")

@@ -81,7 +81,8 @@ class Progress(Live, Observer):
         left = job.most - len(job.outcomes)
         rest_s = left * job.stopwatch.phases_s.get("search", 0.0)
         if job.device.is_interpreter and job.measured == 1 and rest_s > _LONG_S:
-            self._say(f"{job.problem}: up to {quantity(left, 'trial')} to go, about {span(rest_s)}, then finals")
+            told = f"up to {quantity(left, 'trial')} to go, about {span(rest_s)}, then the final measurements"
+            self._say(f"{job.problem}: {told}")
 
     def problem_ended(self, report: ProblemReport) -> None:
         """Replace the bar by one line."""

@@ -212,7 +212,7 @@ def _compare(place: str, device: str, *, as_json: bool) -> bool:
             (family_name(one.problem), ",".join(map(str, one.configs)), one.failure or str(sum(one.changed.values())))
             for one in played
         ]
-        output.print_table(("family", "M", "rows that differ"), lines, empty="no family was played")
+        output.print_table(("family", "M", "rows that differ"), lines, empty="no family was compared")
         measured.say_unplayed(unplayed, "family")
     if ended is not None:
         raise ended

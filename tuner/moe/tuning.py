@@ -175,7 +175,7 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
         }
         reasons += played.rejected.values()
         if FILE in candidates and (why := played.rejected.get(candidates[FILE][at].digest)):
-            not_played = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not played"
+            not_played = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not timed"
             of_file = of_file or f"{not_played}: {one_line(why)}"
         summed = {}
         for name, figures in of_problem.items():
@@ -183,7 +183,7 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
                 summed[name] = [sum(both) for both in zip(times.get(name, [0.0] * len(figures)), figures, strict=False)]
         times = summed
     if not times:
-        return Row(m, "", (), 0.0, reason=reasons[0] if reasons else "nothing was played")
+        return Row(m, "", (), 0.0, reason=reasons[0] if reasons else "nothing was timed")
     # All are compared with the same one, so that the chosen one is no slower than any other.
     base = next(iter(times.values()))
     relative = {name: finals.ratio(figures, base) for name, figures in times.items()}

@@ -241,7 +241,7 @@ def checked_rungs(ms: range, *, taught: bool = False) -> list[int]:
     listed = rungs(ms[0], check_size("M", ms[-1]), taught=taught)
     if len(listed) > MOST_RUNGS:
         raise ProblemError(
-            f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} rungs, more than {MOST_RUNGS}: write a smaller range"
+            f"M {ms[0]}-{ms[-1]} is a ladder of {len(listed)} Ms to tune, more than {MOST_RUNGS}: write a smaller range"
         )
     return listed
 

@@ -138,7 +138,7 @@ function families() {
   const family = data.families[state.family];
   const check = family.check;
   byId("family-said").textContent = check
-    ? `Played at ${many(check.played, "random M")} against a short search: what these ranges serve takes ${fixed(check.geomean, 3)}× the best time in the geometric mean, ${fixed(check.worst, 3)}× at worst.` : "";
+    ? `Measured at ${many(check.played, "random M")} against a short search: what these ranges serve takes ${fixed(check.geomean, 3)}× the best time in the geometric mean, ${fixed(check.worst, 3)}× at worst.` : "";
   const label = (row) => data.configs[row.config].label;
   const spans = family.ranges.map((row, i) => ({
     ...row, row: i, end: row.last + 1, kernel: data.configs[row.config].kernel, label: label(row),
@@ -262,7 +262,7 @@ function showWinner() {
     ["winning config", data.configs[won.config].label], ["time", time(won.us)], ["TFLOP/s", digits(won.tflops || null)],
     ["vs torch", ratio(won.vs_vendor)], ["vs default", ratio(won.vs_default)],
     ["tied with", won.tied.length ? many(won.tied.length, "config") : "none"], ["decided, UTC", moment(won.decided_at)],
-  ] : [["winning config", "none: no config came through the finals"]]);
+  ] : [["winning config", "none: no config came through the final measurements"]]);
   for (const line of document.querySelectorAll("#winners tr[data-problem]")) {
     const is = Number(line.dataset.problem) === state.problem;
     line.classList.toggle("chosen", is);
