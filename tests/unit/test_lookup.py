@@ -140,7 +140,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
     assert (record.levelname, record.name) == ("WARNING", "tuner.lookup.lookup")
     assert record.getMessage() == (
         f"no tuned config for {PROBLEM} on {H200.slug}: using the default formula's, "
-        "toy(BLOCK_SIZE_M=16, num_warps=4). Performance may be below what tuning finds; to tune it: "
+        "toy(BLOCK_SIZE_M=16, num_warps=4); performance may be below what tuning finds; to tune it: "
         "tuner run --shape 1-512x512x256 --dtype float16 --layout nn"
     )
 

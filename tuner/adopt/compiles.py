@@ -100,5 +100,8 @@ def report_other_source(function: Any) -> None:
 
 @functools.cache
 def _warn_of_other_source(place: str) -> None:
-    said = "%s has binaries of another source, which are not used; to ship those of this one: %s"
-    _log.warning(said, place, SHIP.format(library=library_of(place)))
+    _log.warning(
+        "%s has binaries of another source, which are not used; to ship those of this one: %s",
+        place,
+        SHIP.format(library=library_of(place)),
+    )

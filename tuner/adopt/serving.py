@@ -210,7 +210,9 @@ class Server:
             _log.warning(
                 "nobody tuned %.500s: Triton tunes it and what else %s has untuned, in each process; to tune once: "
                 "tuner capture --adopt %s --out calls -- COMMAND, then tuner run --captured calls",
-                *(problem, library, library),
+                problem,
+                library,
+                library,
             )
 
     def _report(self, autotuner: Any, said: str, *values: Any) -> None:
@@ -218,7 +220,7 @@ class Server:
         op = op_of(autotuner)
         if (op, said) not in self._reported:
             self._reported.add((op, said))
-            _log.warning(f"%s {said}", op, *values)
+            _log.warning("%s %s", op, said % values)
 
 
 def serve(server: Server) -> None:

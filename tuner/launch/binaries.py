@@ -211,7 +211,10 @@ def _read(folder: Path) -> tuple[list[Entry], dict[str, tuple[LaunchRange, ...]]
         _log.warning(
             "%s was made by Triton %s, here is %s: its kernels are not used; to ship them for this Triton: %stuner"
             " export DIR --with-kernels",
-            *(folder, made_by, here, "tuner capture again, then " if any(each.kernel for each in entries) else ""),
+            folder,
+            made_by,
+            here,
+            "tuner capture again, then " if any(each.kernel for each in entries) else "",
         )
         return [], {}
     if arch != target:

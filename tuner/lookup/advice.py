@@ -157,17 +157,27 @@ def report(
     reported.add(kind)
     if match.rule == "default":
         _log.warning(
-            "no tuned config for %.1000s on %s%s: using the default formula's, %s. Performance may be below what "
+            "no tuned config for %.1000s on %s%s: using the default formula's, %s; performance may be below what "
             "tuning finds; %s",
-            *(problem, device.slug, refused, match.config, _advice(problem, decision.untuned)),
+            problem,
+            device.slug,
+            refused,
+            match.config,
+            _advice(problem, decision.untuned),
         )
     elif match.rule == "near_key":
         assert decision.row is not None
         unsure = "" if decision.row.problem.source else ", whose row does not say for which source it was tuned"
         _log.warning(
-            "no tuned config for %.1000s on %s%s: using that of %.1000s%s, %s. Performance may be below what tuning "
+            "no tuned config for %.1000s on %s%s: using that of %.1000s%s, %s; performance may be below what tuning "
             "finds; %s",
-            *(problem, device.slug, refused, decision.row.problem, unsure, match.config, _advice(problem)),
+            problem,
+            device.slug,
+            refused,
+            decision.row.problem,
+            unsure,
+            match.config,
+            _advice(problem),
         )
     else:
         _log.warning("%s on %s%s: using %s (%s)", problem, device.slug, refused, match.config, match.rule)
@@ -180,7 +190,11 @@ def report_no_binary(problem: Problem, device: Device, match: Match, instead: st
         reported.add(kind)
         _log.warning(
             "no shipped binary launches %s for %.1000s on %s, and nothing is compiled (strict): %s serves it; %s",
-            *(match.config, problem, device.slug, instead, shipping(problem, match)),
+            match.config,
+            problem,
+            device.slug,
+            instead,
+            shipping(problem, match),
         )
 
 
@@ -232,7 +246,9 @@ def _report_missing(op: str, kernel: str, source: str) -> None:
     _log.warning(
         "%s: rows of kernel %s of op %s are passed over, it is not installed (another package has it, or this "
         "triton-tuner no longer does): `tuner verify` lists them",
-        *(source, kernel, op),
+        source,
+        kernel,
+        op,
     )
 
 

@@ -26,7 +26,7 @@ from tuner.models.trial import one_thread
 
 BACKENDS = ("auto", "tuner", "torch")
 _SHOWN = 3
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Acceleration(NamedTuple):
@@ -115,7 +115,7 @@ def accelerate(model: nn.Module, *, backend: str = "auto", only: str | Iterable[
     done["attentions"] = [*_merge_attention(model, changed, backend)]
     done["residuals"] = [*_add_residuals(model, changed, backend)]
     result = Acceleration(backend, left=_as_tuples(left), **_as_tuples(done))
-    _logger.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", result)
+    _log.log(logging.INFO if any(done.values()) or backend == "torch" else logging.WARNING, "%s", result)
     return result
 
 

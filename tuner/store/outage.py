@@ -79,11 +79,16 @@ class OutageBuffer:
         self._spool.add(())  # there may be room again for what the file does not hold
         lost = self._spool.in_memory
         if kept := len(self._spool.pending) - lost:
-            told = (self._label, _trials(kept), self._spool.path)
-            _log.warning("%s: %s kept in %s: the next command on this database stores what is there", *told)
+            _log.warning(
+                "%s: %s kept in %s: the next command on this database stores what is there",
+                self._label,
+                _trials(kept),
+                self._spool.path,
+            )
         if lost:
-            told = (self._label, _trials(lost), self._spool.path)
-            _log.warning("%s: %s lost: neither it nor %s could be written", *told)
+            _log.warning(
+                "%s: %s lost: neither it nor %s could be written", self._label, _trials(lost), self._spool.path
+            )
         self._spool.close()
 
     def _flush(self) -> None:
