@@ -57,10 +57,13 @@ def widened_problem(problem: Problem) -> Problem:
 
 
 def output_for(out: torch.Tensor) -> torch.Tensor:
-    """The tensor that the kernel writes: the output, or a float32 tensor if the interpreter would round wrongly."""
+    """The tensor that the kernel writes: the output, or a float32 tensor if the interpreter would round wrongly.
+
+    It begins with the output's values, because a kernel need not write all of it: rows of no group stay as they are.
+    """
     if out.dtype not in _CAST_WRONG:
         return out
-    return torch.empty(out.shape, dtype=torch.float32, device=out.device)
+    return torch.empty(out.shape, dtype=torch.float32, device=out.device).copy_(out)
 
 
 def copy_rounded(written: torch.Tensor, out: torch.Tensor) -> None:

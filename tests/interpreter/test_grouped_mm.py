@@ -90,9 +90,10 @@ def test_each_group_has_a_bias_of_its_own():
     assert_groups_right(grouped_mm(a, b, offs, bias=bias, activation="silu"), a, b, offs, bias, "silu")
 
 
-def test_rows_beyond_the_last_group_are_not_written():
-    a, b, offs = drawn(40, 32), drawn(2, 32, 16), offs_of(10, 12)
-    out = torch.full((40, 16), 7.0, dtype=torch.float16)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_beyond_the_last_group_are_not_written(dtype):
+    a, b, offs = drawn(40, 32, dtype=dtype), drawn(2, 32, 16, dtype=dtype), offs_of(10, 12)
+    out = torch.full((40, 16), 7.0, dtype=a.dtype)
     assert grouped_mm(a, b, offs, out=out) is out
     assert_groups_right(out, a, b, offs)
     assert (out[22:] == 7).all()
