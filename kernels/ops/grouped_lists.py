@@ -12,7 +12,7 @@ from tuner.kernels.base.sharing import first_shared
 from tuner.kernels.grouped.operands import ListedOperands
 from tuner.kernels.grouped.table import stored
 from tuner.kernels.ops import arguments
-from tuner.kernels.ops.dispatch import epilogue_of, launch
+from tuner.kernels.ops.dispatch import epilogue_of, fill_without_products, launch
 from tuner.kernels.ops.problem import product
 from tuner.problem import Problem
 from tuner.problem.dtype import name_of
@@ -65,12 +65,24 @@ def listed_mm(
         if (shared := first_shared(results)) is not None:
             one, other = shared
             raise InputError(f"out[{one}] and out[{other}] share memory: expected its own for each; leave out= away")
-    if any(result.numel() for result in results):
-        ones, others = zip(*pairs, strict=True)
-        problem = _problem(ones, others, results, epilogue_of(has_bias=False, activation=activation), precision)
-        operands = ListedOperands(ones, others, tuple(results), problem, results[0], results[0])
-        launch(operands, problem, first.device)
+    _multiply(pairs, results, activation, precision)
     return results
+
+
+def _multiply(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], results: Sequence[torch.Tensor], activation: str, precision: str
+) -> None:
+    """Write the results, those of no products (a K of 0) by torch."""
+    products = []
+    for (one, other), result in zip(pairs, results, strict=True):
+        if one.shape[1]:
+            products.append((one, other, result))
+        else:
+            fill_without_products(result, None, activation)
+    if any(result.numel() for *_, result in products):
+        ones, others, written = zip(*products, strict=True)
+        problem = _problem(ones, others, written, epilogue_of(has_bias=False, activation=activation), precision)
+        launch(ListedOperands(ones, others, written, problem, written[0], written[0]), problem, written[0].device)
 
 
 def _problem(
@@ -88,7 +100,8 @@ def _problem(
         (max(1, *rows, min(sum(rows), MAX_SIZE)), n, k),
         (a[0], b[0], out[0]),
         (stored(a)[0] == "t", stored(b)[0] == "t"),
-        aligned=is_aligned(*filled) and stored(out)[0] == "n",
+        # Matrices without elements may have sizes of which no problem can be aligned.
+        aligned=None if is_aligned(*filled) and stored(out)[0] == "n" else False,
         epilogue=epilogue,
         precision=precision,
         op="grouped_mm",

@@ -172,6 +172,24 @@ def test_a_row_of_the_table_can_be_written_by_a_launch():
     assert table.tolist() == [[0] * 12, list(row), [0] * 12]
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(24, 3, 0)],
+        [(16, 16, 0), (8, 5, 0)],
+        [(16, 16, 32), (9, 33, 0), (8, 16, 0)],
+        [(16, 16, 32), (0, 33, 0)],
+        [(16, 16, 32), (0, 0, 33)],
+    ],
+    ids=str,
+)
+def test_products_of_lists_without_a_k_are_zeros_and_leave_the_others_alone(shapes):
+    a, b = [drawn(m, k) for m, _, k in shapes], [drawn(k, n) for _, n, k in shapes]
+    out = [torch.full((m, n), 7.0, dtype=torch.float16) for m, n, _ in shapes]
+    for one, other, result in zip(a, b, grouped_mm(a, b, out=out, activation="silu"), strict=True):
+        assert_right(result, one, other, activation="silu")
+
+
 def test_an_empty_list_gives_an_empty_list():
     assert grouped_mm([], []) == []
 
