@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -23,6 +24,12 @@ def vendor(operands: Operands) -> None:
     problem = operands.problem
     if problem.precision == "tf32x3":
         raise NotImplementedError("torch has no tf32x3")
+    if dtype.ITEMSIZE[problem.a_dtype] == 1 and not operands.out.is_contiguous():
+        # torch._int_mm refuses such an output, and torch._scaled_mm may write a copy of it instead, which is dropped.
+        written = torch.empty(operands.out.shape, dtype=operands.out.dtype, device=operands.out.device)
+        vendor(replace(operands, out=written))
+        operands.out.copy_(written)
+        return
     fp32 = torch_precision_set(problem.precision) if problem.a_dtype == "float32" else contextlib.nullcontext()
     with fp32:
         if dtype.is_fp8(problem.a_dtype):

@@ -80,6 +80,16 @@ def test_what_torch_does_not_have_is_ours_under_auto_and_an_error_under_vendor(t
         matmul(A, B, bias=bias, backend="vendor")
 
 
+def test_torch_writes_8_bit_products_into_any_strides(ours):
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((32, 64), (64, 48)))
+    wide = torch.full((32, 96), 7, dtype=torch.int32)
+    for out in (wide[:, ::2], torch.empty(48, 32, dtype=torch.int32).t()):
+        assert matmul(a, b, out=out, backend="vendor") is out
+        assert torch.equal(out, a.int() @ b.int())
+    assert (wide[:, 1::2] == 7).all()
+    assert ours == []
+
+
 def test_gradients_are_those_of_our_kernels(tuned, ours):
     tuned(0.5)
     a = A.clone().requires_grad_()
