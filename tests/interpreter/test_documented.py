@@ -20,3 +20,5 @@ def test_square_tiles_of_32_multiply_128x64_by_64x256():
     assert a.shape == (128, 64)
     torch.testing.assert_close(out, a @ b)
     assert {names["config"][f"BLOCK_SIZE_{axis}"] for axis in "MNK"} == {32}
+    space = names["kernel"].space(names["problem"], names["current"]())
+    assert "no power of two" in space.rejection(names["config"].replace(BLOCK_SIZE_M=24), fatal_only=True)
