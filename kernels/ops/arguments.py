@@ -185,7 +185,7 @@ def check_together(**tensors: torch.Tensor | None) -> None:
 
 def has_kernels(device: torch.device) -> bool:
     """Whether kernels run on a device: a GPU, or the CPU under Triton's interpreter."""
-    return device.type == "cuda" or (device.type == "cpu" and triton_settings.interprets())
+    return device.type == "cuda" or (device.type == "cpu" and triton_settings.can_interpret())
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:

@@ -24,6 +24,14 @@ def test_a_cpu_tensor_outside_the_interpreter_is_one_clear_error():
         matmul(torch.ones(4, 4), torch.ones(4, 4))
 
 
+def test_an_interpreter_that_is_turned_on_after_triton_was_imported_is_off(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    row = torch.ones(4)
+    for call in (lambda: matmul(row[None], row[:, None]), lambda: softmax(row), lambda: vector_add(row, row)):
+        with pytest.raises(InputError, match=r"is on cpu: .* set TRITON_INTERPRET=1 before importing triton"):
+            call()
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_a_tensor_of_a_trace_gives_the_results_shape_by_operators_and_is_refused_elsewhere():
     with FakeTensorMode():

@@ -26,6 +26,13 @@ def interprets() -> bool:
     return _is_set("TRITON_INTERPRET") if found is None else bool(found.runtime.interpret)
 
 
+def can_interpret() -> bool:
+    """Whether the interpreter is on and was when Triton was imported: if not, Triton's own functions are compiled."""
+    loaded = sys.modules.get("triton")
+    own = getattr(getattr(loaded, "language", None), "cdiv", None)
+    return interprets() and not isinstance(own, getattr(loaded, "JITFunction", ()))
+
+
 def is_instrumented() -> bool:
     """Whether Triton is to compile what it launches in another way: for debugging, or for a profiler or sanitizer."""
     found = knobs()
