@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import increment_version
 
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device
@@ -50,7 +51,9 @@ def launch(operands: Inputs, problem: Problem, torch_device: torch.device) -> Re
             from tuner.kernels.ops import by_kernels
 
             launched = by_kernels.launch(call)
-        return launched
+    # For autograd, which does not see a launch: what it has saved of an output is no longer there.
+    increment_version(getattr(operands, "out", ()))
+    return launched
 
 
 def epilogue_of(*, has_bias: bool, activation: str) -> str:

@@ -8,7 +8,7 @@ from torch import func
 from torch.autograd import forward_ad
 
 from tuner.errors import InputError
-from tuner.kernels import gated_linear, matmul, rms_norm, softmax
+from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -140,3 +140,29 @@ def test_operands_of_inference_mode_are_refused_only_where_a_gradient_would_keep
     assert matmul(a, drawn(40, 33), bias=learnt(33)).requires_grad
     with pytest.raises(InputError, match=r"a was made under torch.inference_mode"):
         matmul(a, learnt(40, 33))
+
+
+SQUARE, ENDS = drawn(4, 4, seed=5), torch.tensor([4], dtype=torch.int32)
+WRITES = {
+    "matmul": lambda out: matmul(SQUARE, SQUARE, out=out),
+    "matmul of a batch": lambda out: matmul(SQUARE[None], SQUARE, out=out[None]),
+    "bmm": lambda out: bmm(SQUARE[None], SQUARE[None], out=out[None]),
+    "grouped_mm": lambda out: grouped_mm(SQUARE, SQUARE[None], ENDS, out=out),
+    "lists": lambda out: grouped_mm([SQUARE], [SQUARE], out=[out]),
+    "fused_experts": lambda out: fused_experts(
+        SQUARE, SQUARE.repeat(2, 2, 1), SQUARE.repeat(2, 1, 1), ENDS.expand(4, 1) - 4, SQUARE[:, :1], out=out
+    ),
+    "gated_linear": lambda out: gated_linear(SQUARE, SQUARE, SQUARE, out=out),
+    "softmax": lambda out: softmax(SQUARE, out=out),
+    "rms_norm": lambda out: rms_norm(SQUARE, SQUARE[0], 1e-6, out=out),
+    "vector_add": lambda out: vector_add(SQUARE.flatten(), SQUARE.flatten(), out=out.view(16)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_an_output_that_a_backward_pass_still_needs_is_torchs_error(name):
+    factor, out = learnt(4, 4), torch.ones(4, 4)
+    loss = (factor * out).sum()
+    WRITES[name](out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

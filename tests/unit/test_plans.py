@@ -68,6 +68,21 @@ def test_a_range_that_failed_makes_room_for_another():
     assert list(cache._by_kind.values()) == [(third, second)]
 
 
+def test_a_plan_that_writes_into_an_output_counts_as_a_change_in_place():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from tuner.launch.call_cache import CallCache
+
+    cache, x, out, written = CallCache(), torch.ones(4), torch.ones(4), []
+    bound = SimpleNamespace(matches=lambda *_: True, run_into=written.append)
+    addresses = out.data_ptr(), x.data_ptr()
+    cache.plans.add("key", bound, lookup.resolver())
+    cache.plans.add_address(bound, "key", (addresses, ((), "out")))
+    before = out._version
+    assert cache.run((x,), (), out) is out
+    assert written == [addresses]
+    assert out._version > before
+
+
 def test_more_addresses_than_are_kept_begin_anew(plans, monkeypatch):
     monkeypatch.setattr(plan, "MOST_ADDRESSES", 2)
     plans.add("key", "plan", lookup.resolver())

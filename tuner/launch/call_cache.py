@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from tuner.hardware import triton_settings
 from tuner.launch import compat
@@ -167,6 +168,7 @@ class CallCache:
         if out is None:
             return bound.run_new(addresses)
         bound.run_into(addresses)
+        increment_version(out)  # for autograd, which does not see a launch
         return out
 
     def _find(
