@@ -437,6 +437,26 @@ def test_norms_that_add_one_to_their_weight_are_families_as_others_are(run, tmp_
     ]
 
 
+def test_layers_that_tokens_do_not_reach_are_named(run, tmp_path, written):
+    seeing = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
+    config = written(
+        "llama",
+        model_type="qwen2_5_vl",
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        vision_config=seeing,
+        rope_parameters={"rope_type": "default", "mrope_section": [2, 3, 3]},
+    )
+    code, said, err = run("model", config, "--m", "1-8", "--out", tmp_path / "out.csv", "--json")
+    assert code == 0, err
+    blocks = [f"attn.{name}" for name in ("qkv", "proj")] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    expected = {f"model.visual.blocks.*.{name}": 2 for name in blocks} | {"model.visual.merger.mlp.*": 2}
+    assert json.loads(said)["uncalled"] == expected
+    err = run("model", config, "--m", "1-8", "--out", tmp_path / "out.csv")[2]
+    assert "does not call them: 12 linear layers (model.visual.blocks.*.attn.qkv, " in err
+    for name in ("llama", "qwen", "qwen_moe"):  # the second ties its last layer to its embedding
+        assert json.loads(run("model", written(name), "--out", tmp_path / "out.csv", "--json")[1])["uncalled"] == {}
+
+
 @pytest.mark.parametrize(
     ("fields", "typed", "said"),
     [

@@ -26,6 +26,9 @@ _DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 """Of linear layers, by `--dtype`."""
 _KIND = ("n", "k", "dtype", "layout", "epilogue", "scaling", "op", "batch", "groups", "top_k", "eps", "parts")
 _SHOWN = (*_KIND, "count", "note")
+_NAMED = 3
+"""How many of the layers that are not listed are named."""
+_RECORD = "record a program that does: tuner capture --out DIR -- COMMAND"
 
 if TYPE_CHECKING:
     from tuner.models.families import ModelGemms
@@ -82,7 +85,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
         lines = [{name: value for name, value in each.items() if name != "device"} for each in every]
         document = {"suite": out, "model": type(built).__name__, "families": lines, "commands": commands}
         document |= {"left_out": gemms.left_out, "whole": gemms.whole, "remark": precision.remark}
-        output.print_json({**document, "shipped": shipped})
+        output.print_json({**document, "shipped": shipped, "uncalled": gemms.uncalled})
         return
     _say(gemms, precision.remark, commands)
     if any(experts.OPEN_DTYPE in command for command in commands):
@@ -128,6 +131,10 @@ def _say(gemms: ModelGemms, remark: str | None, commands: Sequence[str]) -> None
     """Say on stderr what is not in the suite, or not as people may expect it."""
     remarks = [remark] if remark else []
     remarks += [f"left out, {quantity(count, 'call')} a step: {reason}" for reason, count in gemms.left_out.items()]
+    if uncalled := [*gemms.uncalled]:
+        layers = quantity(sum(gemms.uncalled.values()), "linear layer")
+        named = ", ".join(uncalled[:_NAMED]) + (", ..." if len(uncalled) > _NAMED else "")
+        remarks.append(f"not listed, since a forward of tokens does not call them: {layers} ({named}): {_RECORD}")
     remarks += [f"whole on each GPU by the model's own plan: {', '.join(gemms.whole)}"] if gemms.whole else []
     remarks += [f"experts, for vLLM's fused kernel: {command}" for command in commands]
     for line in remarks:

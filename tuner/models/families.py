@@ -63,6 +63,7 @@ class ModelGemms:
         families: the families, in the order of the forward.
         left_out: by reason, how many products of a step belong to no family.
         whole: generic names of weights that every GPU has in full.
+        uncalled: by generic name, how many linear layers a forward of tokens does not call, such as those of images.
         experts: families of `fused_experts` for blocks that `accelerate` runs on it; their products are families too.
         norms: families of `rms_norm` for norms that `accelerate` runs on it.
         mlps: families of `gated_linear` for gated MLPs that `accelerate` runs on it; gate and up are families too.
@@ -79,6 +80,7 @@ class ModelGemms:
     mlps: tuple[GemmFamily, ...] = ()
     merged: tuple[GemmFamily, ...] = ()
     adding: tuple[GemmFamily, ...] = ()
+    uncalled: dict[str, int] = field(default_factory=dict)
 
     @property
     def all(self) -> tuple[GemmFamily, ...]:
@@ -128,7 +130,8 @@ def find(model: Any, precision: Precision, *, tp: int = 1) -> ModelGemms:
     mlps, merged = tuple(_mlps(model, weights, tp)), tuple(_merged(model, weights))
     # Of a row that GPUs share each has a part of the sum, to which one of them could add.
     adding = tuple(_adding(model, weights)) if tp == 1 else ()
-    return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged, adding)
+    uncalled = Counter(map(sharding.generic, forward.uncalled(model, {weight for _, weight in runs[0]})))
+    return ModelGemms(families, dict(left_out), whole, experts, norms, mlps, merged, adding, dict(uncalled))
 
 
 def _by_generic_name(model: Any, holds: Callable[[torch.nn.Module], object]) -> dict[str, list[torch.nn.Module]]:

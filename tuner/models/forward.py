@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,17 @@ def _weights(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
         for name, parameter in module.named_parameters(recurse=False)
     ]
     return [(name, parameter) for _, name, parameter in sorted(weights, key=lambda each: each[0])]
+
+
+def uncalled(model: torch.nn.Module, called: Collection[str]) -> list[str]:
+    """The names of linear layers whose weight is none of those by these names, which a forward multiplied by."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    known = {id(weights[name]) for name in called}
+    return [
+        name
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and id(layer.weight) not in known
+    ]
 
 
 def products(model: Any, sequences: int, length: int) -> list[WeightProduct]:
