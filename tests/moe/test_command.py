@@ -201,7 +201,10 @@ def test_a_row_takes_what_was_fastest_in_both_gemms_together(monkeypatch):
         ((*SIZES, "--routing", "ids.json"), "token 1 goes to expert 4: expected 0 to 3"),
         (("--model", "llama.json"), "a llama model has no experts"),
         (("--model", "none.json"), "none.json"),
-        (("--model", "pruned.json"), "layers of this mixtral model differ in their experts"),
+        (("--model", "pruned.json"), "layers of this mixtral model differ in their experts (intermediate)"),
+        (("--model", "pruned.json", *SIZES[4:], "--tp", "5"), "does not divide by tp 5"),  # its sizes are typed
+        (("--model", "seeing.json"), "(intermediate): expected one size: add --intermediate of a layer"),
+        (("--model", "gemma.json"), "no experts with a top_k known here (none of num_experts_per_tok, "),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeypatch, capfd):
@@ -210,12 +213,15 @@ def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeyp
     (tmp_path / "ids.json").write_text("[[0, 1], [3, 4]]")
     pruned = {"model_type": "mixtral", "per_layer_config": {"0": {"intermediate_size": 96}}}
     (tmp_path / "pruned.json").write_text(json.dumps(pruned))
+    (tmp_path / "seeing.json").write_text('{"model_type": "ernie4_5_vl_moe"}')  # experts of two kinds
+    (tmp_path / "gemma.json").write_text('{"model_type": "gemma4_text", "num_experts": 8, "moe_intermediate_size": 32}')
+    before = {path.name for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit) as ended:
         main(["moe", "--for", "vllm", *WHERE, *words])
     err = capfd.readouterr().err
     assert (ended.value.code, len(err.splitlines())) == (ended.value.code or 1, 1), err
     assert said in err
-    assert {path.name for path in tmp_path.iterdir()} == {"llama.json", "ids.json", "pruned.json"}
+    assert {path.name for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -389,6 +395,27 @@ def test_a_broken_file_of_the_packages_user_is_one_line_that_names_it(content, t
             },
             {"experts": 128, "hidden": 2048, "intermediate": 768, "top_k": 8},
             {"dtype": "int4_w4a16", "group_size": 64, "zero_points": True},
+        ),
+        (
+            {"model_type": "nemotron_h", "n_routed_experts": 64, "hidden_size": 4096, "moe_latent_size": 1024},
+            {"experts": 64, "hidden": 1024, "intermediate": 7688, "top_k": 2},
+            {"dtype": "bf16"},
+        ),
+        (
+            {"model_type": "gemma4_text", "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
+            {"experts": 128, "hidden": 2304, "intermediate": 704, "top_k": 8},
+            {"dtype": "bf16"},
+        ),
+        (
+            {
+                "model_type": "hunyuan_v1_moe",
+                "num_experts": 64,
+                "intermediate_size": 3072,
+                "moe_intermediate_size": [1536] * 32,
+                "moe_topk": [8] * 32,
+            },
+            {"experts": 64, "hidden": 4096, "intermediate": 1536, "top_k": 8},
+            {"dtype": "bf16"},
         ),
     ],
 )

@@ -86,7 +86,7 @@ class MoeOptions:
         if self.model is not None:
             from tuner.moe import model
 
-            sizes = model.sizes(self.model) | sizes
+            sizes |= model.sizes(self.model, sizes)
             precision = ({} if "dtype" in precision else model.quantization(self.model)) | precision
         missing = [name for name in _SIZES if name not in sizes]
         if missing:

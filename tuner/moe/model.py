@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import ModelError
@@ -11,9 +11,9 @@ from tuner.problem import dtype as dtypes
 
 _NAMES = {
     "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "hidden": ("hidden_size",),
+    "hidden": ("moe_latent_size", "moe_hidden_size", "hidden_size"),
     "intermediate": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
+    "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts"),
 }
 """The names of each size in configs of transformers, the most specific first."""
 OPEN_DTYPE = " --dtype DTYPE"
@@ -28,30 +28,42 @@ _FUSED_BY_SGLANG = (
 """Architectures whose shared expert SGLang's own tuner of fused experts counts among the routed ones."""
 
 
-def sizes(name: str) -> dict[str, int]:
-    """Return the sizes of a model's layers of experts, as `Layer` names them.
+def sizes(name: str, typed: Collection[str] = ()) -> dict[str, int]:
+    """Return the sizes of a model's layers of experts, as `Layer` names them, but those that were typed.
 
     Args:
         name: see `tuner.models.config.load`.
+        typed: their names.
 
     Raises:
-        ModelError: the config cannot be read, or its model has no experts.
+        ModelError: the config cannot be read, its model has no experts, or a size is missing or differs by layer.
     """
     config = configs.load(name).get_text_config()
-    try:
-        values = {size: _first(config, names) for size, names in _NAMES.items()}
-    except RuntimeError as e:  # transformers' own, of a field in which layers differ
-        raise ModelError(
-            f"{name}: layers of this {config.model_type} model differ in their experts: expected one size of each: "
-            "type --experts, --hidden, --intermediate and --topk of a layer"
-        ) from e
-    if lacking := [size for size, value in values.items() if value is None]:
-        tried = ", ".join(_NAMES[lacking[0]])
-        raise ModelError(
-            f"{name}: a {config.model_type} model has no experts that are known here (none of {tried}): type "
-            "--experts, --hidden, --intermediate and --topk"
-        )
-    return {size: value for size, value in values.items() if value is not None}
+    asked = [size for size in _NAMES if size not in typed]
+    values: dict[str, int] = {}
+    for size in asked:
+        try:
+            value = _first(config, _NAMES[size])
+        except (RuntimeError, ValueError) as e:  # the first is transformers' own, of a field in which layers differ
+            raise ModelError(
+                f"{name}: layers of this {config.model_type} model differ in their experts ({size}): expected one "
+                f"size: add {_options([size])} of a layer"
+            ) from e
+        if value is None:
+            has_experts = "experts" in {*typed, *values}
+            what = f"experts with a {size}" if has_experts else "experts"
+            raise ModelError(
+                f"{name}: a {config.model_type} model has no {what} known here (none of {', '.join(_NAMES[size])}): "
+                f"add {_options([size] if has_experts else asked)}"
+            )
+        values[size] = value
+    return values
+
+
+def _options(sizes: Sequence[str]) -> str:
+    """The options of `tuner moe` for sizes, as they are typed."""
+    *most, last = [f"--{size.replace('_', '')}" for size in sizes]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def fused_shared_experts(name: str) -> int:
@@ -133,5 +145,17 @@ def _of_groups(name: str, quantized: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
-    values = (getattr(config, name, None) for name in names)
-    return next((value for value in values if type(value) is int), None)
+    """Return the number by the first of these names that a config has; a list has one for each layer.
+
+    Raises:
+        ValueError: layers differ.
+    """
+    for name in names:
+        value = getattr(config, name, None)
+        numbers: list[Any] = value if isinstance(value, list) and value else [value]
+        if all(type(each) is int for each in numbers):
+            if min(numbers) < max(numbers):
+                raise ValueError(f"{name} is {value}")
+            first: int = numbers[0]
+            return first
+    return None
