@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -399,3 +400,12 @@ def test_the_operator_keeps_torchs_rules_for_operators():
     plain = [tensor.detach() for tensor in (a, b)]
     given = (*plain, torch.empty(4, 8), None, None, None, "relu", None, None, None)
     torch.library.opcheck(torch.ops.triton_tuner.matmul_out.default, given)
+
+
+def test_threads_that_multiply_at_once_get_their_own_products():
+    b = drawn(64, 256, dtype="float32")
+    rows = [drawn(40 + 70 * number, 64, dtype="float32") for number in range(4)]
+    with ThreadPoolExecutor(len(rows)) as pool:
+        products = [*pool.map(lambda a: matmul(a, b), rows * 5)]
+    for a, out in zip(rows * 5, products, strict=True):
+        assert_right(out, a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ _INT32_SPAN = 2**31
 _BUFFER_OPS_BYTES = 2**31 - 1
 
 
+_interpreting = threading.RLock()
+"""Held while Triton's interpreter runs, which keeps one program's place in its grid for all threads of a process."""
 _MOST_KEYS = 4096
 _keys: dict[Hashable, str] = {}
 """The keys of launches, by what they are made of. Most calls differ in sizes alone, which no binary knows."""
@@ -102,10 +105,11 @@ def run(launches: Iterable[Launch]) -> None:
 
 
 def _launch(launch: Launch) -> Any:
-    # The interpreter's functions take none of the compiler's options.
-    options = launch.options if isinstance(launch.function, compat.JITFunction) else {}
     compile_cache.install(launch.function)
-    return launch.function[launch.grid](*launch.arguments, **launch.constants, **options)
+    if isinstance(launch.function, compat.JITFunction):
+        return launch.function[launch.grid](*launch.arguments, **launch.constants, **launch.options)
+    with _interpreting:  # its functions take none of the compiler's options
+        return launch.function[launch.grid](*launch.arguments, **launch.constants)
 
 
 def compile_launches(launches: Iterable[Launch]) -> Any:
