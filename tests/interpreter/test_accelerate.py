@@ -297,6 +297,7 @@ def test_what_cannot_be_patched_is_left_and_named():
             "fine": nn.Linear(32, 48),
             "doubled": Doubled(32, 48),
             "hooked": nn.Linear(32, 48),
+            "mapped": nn.Linear(32, 48),
             "computed": nn.utils.parametrizations.weight_norm(nn.Linear(32, 48)),
             "sparse": nn.Linear(32, 48),
             "meta": nn.Linear(32, 48, device="meta"),
@@ -305,7 +306,8 @@ def test_what_cannot_be_patched_is_left_and_named():
             "experts": ToyExperts(),
         }
     )
-    model["hooked"].forward = lambda x: x
+    model["hooked"].forward = model["mapped"].forward = lambda x: x
+    model["mapped"]._hf_hook = object()  # as Hugging Face's accelerate leaves it
     model["sparse"].weight = nn.Parameter(model["sparse"].weight.detach().to_sparse())
     done = accelerate(model, backend="tuner")
     assert done.exchanged == ("fine",)
@@ -313,6 +315,7 @@ def test_what_cannot_be_patched_is_left_and_named():
     words = {
         "doubled": "Doubled defines its own forward",
         "hooked": "the forward was replaced",
+        "mapped": "the forward was replaced by Hugging Face's accelerate, for a device_map or offloading",
         "computed": "the weight or bias is computed at each call",
         "sparse": "the weight has the layout torch.sparse_coo",
         "meta": "on meta: move the model to a GPU first",

@@ -18,11 +18,13 @@ from tuner.lookup import evidence, lookup
 from tuner.models.class_patch import PatchedLayer, is_patched
 from tuner.problem import Problem
 
+_BY_DEVICE_MAP = " by Hugging Face's accelerate, for a device_map or offloading"
+
 
 def class_obstacle(layer: nn.Module) -> str | None:
     """That a layer's forward or class was changed by somebody else, or None."""
     if "forward" in vars(layer):
-        return "the forward was replaced"
+        return f"the forward was replaced{_BY_DEVICE_MAP if hasattr(layer, '_hf_hook') else ''}"
     if isinstance(layer, PatchedLayer) and not is_patched(layer):
         return f"{type(layer).__name__} is a subclass made after accelerate()"
     return None
