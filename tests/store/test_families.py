@@ -8,6 +8,7 @@ from tuner.errors import ProblemError, StoreError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Check, Family, Range
+from tuner.store import extract as extract_module
 from tuner.store.extract import extract
 from tuner.store.merge import merge
 from tuner.store.records import Outcome, State, Trial, Verdict
@@ -54,6 +55,28 @@ def test_families_are_merged_once_and_copied_with_their_winners(tuned, database,
     for slugs, kept in (([device.slug], [FAMILY]), (["another"], [])):
         with Store.open(extract(str(database), tmp_path / "small", slugs), read_only=True) as store:
             assert [found.family for found in store.families()] == kept
+
+
+def test_a_copy_does_not_read_every_winner_for_each_trial_that_goes(store, run, kernel, device, tmp_path, monkeypatch):
+    steps = []  # a thousand of SQLite's each
+
+    def counted(connection, *rest):
+        driver = connection.connection.driver_connection
+        driver.set_progress_handler(lambda: steps.append(1), 1000)
+        thin_out(connection, *rest)
+        driver.set_progress_handler(None, 0)
+
+    configs = [CONFIG.replace(BLOCK_SIZE_M=m) for m in range(7, 17)]
+    with store.in_one_transaction():
+        for m in range(1, 301):
+            tried = [Trial(FAMILY.at(m), each, kernel, Outcome(State.COMPLETE, median_us=20.0)) for each in configs]
+            store.record(run, tried)
+            store.decide(run, FAMILY.at(m), kernel, Verdict(CONFIG, 20.0, None, None, ties=(CONFIG,)))
+    thin_out = extract_module._thin_out
+    monkeypatch.setattr(extract_module, "_thin_out", counted)
+    with Store.open(extract(store.location, tmp_path / "small", [device.slug]), read_only=True) as copy:
+        assert (copy.count_trials(), len(copy.winners())) == (300, 300)
+    assert len(steps) < 500  # 93, and 2,572 where the winners are read for each of 2,700 trials
 
 
 @pytest.mark.parametrize(
