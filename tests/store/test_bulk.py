@@ -59,6 +59,15 @@ def test_rows_of_another_process_are_plain_values_and_come_back_as_the_trials_th
     assert found == {(each.problem, each.config, each.outcome) for each in given}
 
 
+def test_a_problem_and_a_config_that_many_trials_have_are_read_once(opened, count_calls):
+    store, run = opened
+    store.record(run, trials(WHOLE, stages=range(50)))
+    again = store.begin_run(run.device, run.environment, argv=(), host="here")
+    store.record(again, trials(WHOLE, stages=range(50)))
+    store.trials()
+    assert count_calls(store.trials) < 400 * 140  # 122 a trial, and 158 where each makes its own
+
+
 def test_what_a_column_cannot_hold_is_one_line_and_stores_nothing(opened):
     store, run = opened
     with pytest.raises(StoreError, match=r"trial\.samples holds -1: expected an integer") as raised:

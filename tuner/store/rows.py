@@ -6,6 +6,7 @@ Where a row is damaged, what reads it raises StrayValue, which names the table, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import operator
 import shlex
@@ -47,6 +48,8 @@ OUTCOME_COLUMNS = ("state", *_FIGURES, *_RESOURCES)
 TrialRow = tuple[Problem, KernelVersion, str, str, tuple[Any, ...]]
 """A trial's problem and kernel, its config's digest and parameters, and its `outcome_values`: read much faster from
 another process's message than a `Trial`."""
+_PROBLEM = tuple(column for column in problem.c if column is not problem.c.problem_id)
+_read_config = functools.lru_cache(maxsize=4096)(Config.from_json)
 _STATES = tuple(state.value for state in State)
 RUN_STATUSES = ("RUNNING", "INTERRUPTED", "FAILED", "DONE")
 """Where two databases disagree on a run, the last of these holds: a copy may be from before the run's end."""
@@ -152,11 +155,16 @@ def value_of(kind: type[V], table: Table, row: RowMapping) -> V:
 
 def problem_of(row: RowMapping) -> Problem:
     """The problem of a row that holds the table's columns."""
-    fields = {column.name: row[column] for column in problem.c if column is not problem.c.problem_id}
     try:
-        return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
+        return _problem_of(*(row[column] for column in _PROBLEM))
     except _UNREADABLE as e:
         raise StrayValue(f"{_row('problem', row[problem.c.problem_id])}: {e}") from e
+
+
+@functools.lru_cache(maxsize=4096)  # hundreds of trials have one problem, and thousands one config
+def _problem_of(*values: Any) -> Problem:
+    fields = dict(zip((column.name for column in _PROBLEM), values, strict=True))
+    return Problem.from_fields(fields | {"extras": files.parse_json(fields["extras"])})
 
 
 def config_of(row: RowMapping) -> Config:
@@ -166,7 +174,7 @@ def config_of(row: RowMapping) -> Config:
 
 def _config_of(name: str, row: RowMapping) -> Config:
     try:
-        return Config.from_json(name, row[config.c.parameters])
+        return _read_config(name, row[config.c.parameters])
     except _UNREADABLE as e:
         raise StrayValue(f"{_row('config', row[config.c.config_id])}: {e}") from e
 
