@@ -19,6 +19,7 @@ from tuner.errors import StoreError
 from tuner.store import health, schema
 from tuner.store.backup import backup_file
 from tuner.store.engine import faults, locate
+from tuner.store.extract import extract
 from tuner.store.records import Verdict
 from tuner.store.store import RunStatus, Store
 
@@ -314,6 +315,15 @@ def test_a_full_disk_loses_nothing_that_was_recorded_and_room_lets_it_go_on(
         store.record(run, [make_trial(recorded + i) for i in range(50)])
         assert store.count_trials() == recorded + 50
     assert integrity(path) == [("ok",)]
+
+
+def test_a_copy_for_which_the_disk_has_no_room_leaves_no_file(small_disk, store, run, make_trial):
+    store.record(run, [make_trial(block, message="x" * 5000) for block in range(1, 1001)])  # more than SQLite caches
+    with pytest.raises(StoreError, match=r"no backup of .* could be written to .* \(database or disk is full\)"):
+        backup_file(Path(store.location), revision=None, destination=small_disk)
+    with pytest.raises(StoreError, match="database or disk is full"):
+        extract(store.location, small_disk, ["any"])
+    assert list(small_disk.iterdir()) == []
 
 
 def test_a_disk_too_full_for_the_schema_leaves_no_half_of_it(small_disk, device, environment):

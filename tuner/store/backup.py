@@ -44,6 +44,7 @@ def backup_file(path: Path, *, revision: str | None, destination: Path | None = 
             closing(connect_file(path, read_only=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
+            copy.execute("PRAGMA journal_mode = OFF")  # on a full disk it would stay beside the copy that goes
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
             if found := _damage(copy):
