@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from tuner.errors import SchemaError, StoreError, UsageError
 from tuner.hardware.device import KNOWN, Device, Environment
@@ -185,6 +186,25 @@ def test_the_newest_decision_is_current_and_the_others_are_its_history(tmp_path,
     place = "matmul 4096x4096x1024 bfloat16 nt on nvidia-h200-sm90-132 under Triton 3.7.1: kept is pointer {"
     assert conflict.text.startswith(place)
     assert re.search(rf"M\":32,.* of {other} \(decided .*; history is pointer .*M\":16,.* of {path} \(", conflict.text)
+
+
+def test_the_place_of_a_decision_that_comes_is_found_by_an_index(make):
+    asked = {}
+
+    def note(_connection, _cursor, statement, values, *_):
+        if statement.startswith("SELECT winner.winner_id") and "problem_id = ?" in statement:
+            asked[statement] = values
+
+    destination, source = make("a", 16), make("b", 32, at=1)
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        unite(destination, source)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    ((statement, values),) = asked.items()
+    with closing(sqlite3.connect(destination)) as plain:
+        (step,) = plain.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+    assert "USING INDEX ix_winner_current" in step[-1]
 
 
 def test_an_older_decision_becomes_history_at_once(tmp_path, make):

@@ -258,11 +258,11 @@ class Destination:
         return found
 
     def _insert_winner(self, row: Row) -> int:
-        # Two current winners are never allowed: it enters superseded by any other of its place, until all are sorted.
+        # Two current winners are never allowed: it enters superseded by the one of its place, until all are sorted.
         winner = models.winner
-        place = (winner.c[name] == row[name] for name in ("device_id", "environment_id", "problem_id"))
-        other = self._connection.execute(select(winner.c.winner_id).where(*place).limit(1)).scalar()
-        return insert_row(self._connection, winner, row | {"superseded_by": other})
+        place = [winner.c[name] == row[name] for name in ("device_id", "environment_id", "problem_id")]
+        current = select(winner.c.winner_id).where(*place, winner.c.superseded_by.is_(None))
+        return insert_row(self._connection, winner, row | {"superseded_by": self._connection.execute(current).scalar()})
 
 
 def _agreed_run(source: Source, mine: Row, theirs: Row) -> Row:
