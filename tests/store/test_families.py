@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from tuner.errors import ProblemError, StoreError
@@ -40,6 +43,16 @@ def test_a_family_is_read_back_as_it_was(tuned, device):
 def test_a_run_records_a_family_once(tuned, run):
     with pytest.raises(StoreError):
         tuned.record_family(run, FAMILY)
+
+
+def test_the_family_decided_last_comes_first_though_a_merge_brought_another_later(tuned, database, device, environment):
+    another = tuned.begin_run(device, environment, argv=[], host="node2")
+    older = Family(GROUP, (Range(1, 64, 64, "measured"),))
+    tuned.record_family(another, older)
+    with closing(sqlite3.connect(database)) as plain, plain:
+        plain.execute("UPDATE family SET decided_at = '2026-01-31T12:00:00Z' WHERE family_id = 2")
+        plain.execute("UPDATE family SET decided_at = '2026-01-31T12:00:01Z' WHERE family_id = 1")
+    assert [found.family for found in tuned.families()] == [FAMILY, older]
 
 
 def test_a_winner_says_which_configs_tied(tuned):

@@ -241,8 +241,8 @@ def test_a_decision_of_a_newer_protocol_outranks_a_newer_one(make):
 @pytest.mark.parametrize(
     "broken", ["state = 'WRONG_RESULT'", "config_id = 2", "run_id = (SELECT max(run_id) FROM run)"]
 )
-def test_a_decision_without_a_complete_trial_of_its_own_is_outranked_by_any(make, broken):
-    path, other = make("all.db", 16, at=1), make("b.db", 32, at=8)
+def test_a_decision_without_a_complete_trial_of_its_own_is_outranked_by_any(make, kernel, broken):
+    path, other = make("all.db", 16, at=1), make("b.db", 32, at=8, by=replace(kernel, version=2))
     make("b.db", 64, at=9, on=B200)  # another run, on another device
     change(other, "DELETE FROM trial WHERE trial_id = 2") if "run_id" in broken else None
     change(other, "UPDATE winner SET trial_id = 1, superseded_by = NULL") if "run_id" in broken else None

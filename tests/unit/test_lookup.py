@@ -439,3 +439,11 @@ def test_ten_thousand_rows_load_by_a_few_calls_each(tmp_path, make_row, make_tab
         tuner.lookup(PROBLEM, H200)
 
     assert count_calls(load) < 3 * 10_000
+
+
+def test_a_range_that_overlaps_one_with_an_answer_is_left_out():
+    ranges, matches = answered_ranges.AnsweredRanges(), [object() for _ in range(3)]
+    for ms, match in zip([(5, 8), (1, 6), (7, 12)], matches, strict=True):
+        ranges.add(ms, match, None)
+    assert [ranges.at(m) for m in (4, 9)] == [None, None]
+    assert [ranges.at(m) for m in (5, 8)] == [(matches[0], None)] * 2
