@@ -9,6 +9,7 @@ import pytest
 
 from tuner.errors import ProblemError, StoreError
 from tuner.kernel.config import Config
+from tuner.lookup.database import read_winners
 from tuner.problem import Problem
 from tuner.problem.family import Check, Family, Range
 from tuner.store import extract as extract_module
@@ -53,6 +54,7 @@ def test_the_family_decided_last_comes_first_though_a_merge_brought_another_late
         plain.execute("UPDATE family SET decided_at = '2026-01-31T12:00:00Z' WHERE family_id = 2")
         plain.execute("UPDATE family SET decided_at = '2026-01-31T12:00:01Z' WHERE family_id = 1")
     assert [found.family for found in tuned.families()] == [FAMILY, older]
+    assert [found.ranges for found in read_winners(database, device.slug).families] == [FAMILY.ranges, older.ranges]
 
 
 def test_a_winner_says_which_configs_tied(tuned):

@@ -94,3 +94,8 @@ def test_one_that_is_there_to_be_compared_with_decides_nothing():
     assert len(times["a"]) == len(times["b"]) > ROUNDS
     assert len(times["vendor"]) == ROUNDS
     assert abs(finals.ratio(times["vendor"], times["a"]) - 0.8) < 0.01
+
+
+def test_the_fastest_is_one_that_played_to_the_end():
+    table = finals.compare_to_fastest({"left": [10.0, 10.0], "stayed": [9.9, 9.9, 12.0, 12.0]})
+    assert (table["stayed"].ratio, table["left"].ratio > 1) == (1.0, True)
