@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from contextlib import closing
 
@@ -17,6 +18,7 @@ from tuner.store.extract import extract
 from tuner.store.merge import merge
 from tuner.store.records import Outcome, State, Trial, Verdict
 from tuner.store.store import Store
+from tuner.tables.export import select
 
 GROUP = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
 FAMILY = Family(GROUP, (Range(1, 16, 16, "measured"), Range(17, 64, 64, "estimated")), Check(3, 1.004, 1.01))
@@ -55,6 +57,15 @@ def test_the_family_decided_last_comes_first_though_a_merge_brought_another_late
         plain.execute("UPDATE family SET decided_at = '2026-01-31T12:00:01Z' WHERE family_id = 1")
     assert [found.family for found in tuned.families()] == [FAMILY, older]
     assert [found.ranges for found in read_winners(database, device.slug).families] == [FAMILY.ranges, older.ranges]
+
+
+def test_what_ships_is_what_was_decided_last_under_whichever_versions(tuned):
+    older = tuned.winners()[0]
+    before = dataclasses.replace(older.environment, triton="3.6.0")
+    newer = dataclasses.replace(older, environment=before, decided_at="9999-01-01T00:00:00Z")
+    for order in ([older, newer], [newer, older]):
+        (table,) = select(order).tables
+        assert [row.made.environment for row in table.rows] == [before]
 
 
 def test_a_winner_says_which_configs_tied(tuned):
