@@ -111,11 +111,13 @@ def test_defaults_of_fp8_are_by_kernels_that_were_the_fastest(shape):
 
 
 OTHERS = {
-    "swap_ab": (linear(3, 1536, 9472, dtype="i8"), linear(6, 1152, 5888, dtype="fp32")),
+    "swap_ab": (linear(3, 1536, 9472, dtype="i8"), linear(5, 3584, 3136, dtype="fp32", layout="nn")),
     "gemv": (linear(1, 54400, 2496, dtype="fp32"), linear(4, 1536, 2048, dtype="fp32")),
-    "split_k": (
-        linear(32, 2176, 9600, dtype="fp32", layout="nn"),
-        linear(14, 3584, 28160, dtype="fp32", precision="tf32", layout="nn"),
+    "split_k": (linear(14, 3584, 28160, dtype="fp32", precision="tf32", layout="nn"),),
+    "simt": (
+        linear(617, 4352, 5888, dtype="fp32"),
+        linear(26, 8768, 5120, dtype="fp32", layout="nn"),
+        linear(592, 1280, 12544, dtype="fp32", layout="tt"),
     ),
     "pointer": (linear(4, 7168, 6656, dtype="fp32", precision="tf32", layout="nn"),),
     "warp_specialized": (
@@ -129,7 +131,8 @@ OTHERS = {
         linear(48, 1792, 7936, out_dtype="fp32"),
     ),
 }
-"""The kernel of the fastest of some eighty trials (data/scattered-others-h200.db.xz), and problems."""
+"""The kernel of the fastest of some eighty trials (data/scattered-others-h200.db.xz, scattered-float32-h200.db.xz), and
+problems."""
 
 
 @pytest.mark.parametrize(("kernel", "problem"), [(name, one) for name, some in OTHERS.items() for one in some], ids=str)
