@@ -231,7 +231,7 @@ def no_step(width: int, side: str, config: Config, problem: Problem, unit: int =
 
 @rule(
     "registers",
-    "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
+    "compiled for sm_90: 192 sums a thread fit, 112 of three warpgroups",
     fatal=True,
     reads=(*_SIDES, "num_warps"),
 )
