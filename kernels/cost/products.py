@@ -43,14 +43,10 @@ _SUM_CYCLES, _SUM_COLUMN_CYCLES = 310.0, 1.9
 and those for each column; fitted."""
 
 
-def cycles(
-    sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool, simt: bool = False
-) -> float:
+def cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool) -> float:
     """One program's multiply-adds of one step along K, with operands stored as tensor cores take them."""
     width = sides.width
     macs = sides.rows * width * sides.length
-    if simt:
-        return _simt(sides, problem)
     if not tile_resources.uses_tensor_cores(problem):
         return _without_tensor_cores(sides, problem) if device.vendor == "nvidia" else macs / 128
     size, has = dtype.ITEMSIZE[problem.a_dtype], device.features
@@ -64,6 +60,13 @@ def cycles(
     if not has.wgmma:
         return multiplied
     return multiplied + _transposed(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
+
+
+def cycles_of_simt(sides: Sides, problem: Problem) -> float:
+    """The same of the kernel `simt`: four schedulers issue multiply-adds and copies of a quarter of the warps each."""
+    threads = 32 * sides.warps
+    sums, copies = sides.rows * sides.width / threads, sides.loads(problem) / threads
+    return sides.warps / 4 * (sides.length * _SIMT_SUM_CYCLES * sums + _SIMT_COPY_CYCLES * copies)
 
 
 def simt_alone(sides: Sides) -> float:
@@ -87,16 +90,6 @@ def _without_tensor_cores(sides: Sides, problem: Problem) -> float:
     sums = sides.rows * sides.width / (32 * sides.warps)
     share = _FMA_SHARES[problem.layout] * (_FMA_TALL if sides.rows > sides.width else 1.0)
     return share * sides.length * sides.warps * (_FMA_CYCLES + _FMA_SUM_CYCLES * sums)
-
-
-def _simt(sides: Sides, problem: Problem) -> float:
-    """Four schedulers issue the multiply-adds and copies of a quarter of the warps each."""
-    threads = 32 * sides.warps
-    sums = sides.rows * sides.width / threads
-    a_vector, b_vector = tile_resources.vectors(problem)
-    copies = sides.length * (sides.rows / a_vector + sides.width / b_vector) / threads
-    added = sides.length * _SIMT_SUM_CYCLES * sums + _SIMT_COPY_CYCLES * copies
-    return sides.warps / 4 * added
 
 
 def _transposed(sides: Sides, problem: Problem, *, by_tma: bool, asynchronous: bool) -> float:

@@ -77,6 +77,11 @@ class Sides(NamedTuple):
         """Columns of both widths."""
         return self.columns + self.rest
 
+    def loads(self, problem: Problem) -> float:
+        """Loads of one step along K, by pointers and of 16 bytes at most."""
+        a_vector, b_vector = tile_resources.vectors(problem)
+        return self.length * (self.rows / a_vector + self.width / b_vector)
+
 
 class Loop(NamedTuple):
     """How a kernel goes through its tiles.
@@ -185,10 +190,12 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous, simt=loop.simt)
-    alone, row_bytes = multiplied / min(1.0, sides.warps / 4), problem.k * size
     if loop.simt:
-        alone *= products.simt_alone(sides)
+        multiplied, slower = products.cycles_of_simt(sides, problem), products.simt_alone(sides)
+    else:
+        multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
+        slower = 1.0
+    alone, row_bytes = slower * multiplied / min(1.0, sides.warps / 4), problem.k * size
     if asynchronous and device.features.wgmma and not (loop.specialized or loop.in_cluster):
         alone = max(alone, products.cycles_of_sums(sides, problem))
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
@@ -252,17 +259,13 @@ def _intake_cycles(sides: Sides, problem: Problem, *, by_tma: bool) -> tuple[flo
     width, size = sides.width, dtype.ITEMSIZE[problem.a_dtype]
     loaded = sides.length * (sides.rows + width) * size / _L2_BYTES[by_tma]
     if not by_tma:
-        a_vector, b_vector = tile_resources.vectors(problem)
-        loads = sides.length * (sides.rows / a_vector + width / b_vector) / 32
-        return max(loaded, _LOAD_CYCLES * loads), loaded
+        return max(loaded, _LOAD_CYCLES * sides.loads(problem) / 32), loaded
     requested = odd_rows.requested(problem, sides.rows, width, sides.length, ctas=sides.ctas, share_b=sides.share_b)
     return requested * sides.length * size / _MOST_L2_BYTES, loaded
 
 
 def _issue_cycles(sides: Sides, problem: Problem, device: Device) -> float:
-    a_vector, b_vector = tile_resources.vectors(problem)
-    loads = sides.length * (sides.rows / a_vector + sides.width / b_vector)
-    return _ISSUE_CYCLES * loads / (device.warp_size * sides.warps)
+    return _ISSUE_CYCLES * sides.loads(problem) / (device.warp_size * sides.warps)
 
 
 def _unrounded(problem: Problem) -> bool:

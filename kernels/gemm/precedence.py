@@ -67,9 +67,10 @@ def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: AR
 
 
 def _few_plain_rows(problem: Problem, device: Device) -> bool:
-    """Match up to 8 rows of float32 with B stored [K, N], where `swap_ab` was the fastest of all on an H200.
+    """Match up to 8 rows of float32 with B stored [K, N], as many as `swap_ab` computes in any case.
 
-    Source: benchmarks/results/few-rows-float32-h200.json.
+    It was the fastest of all for 1 to 5 rows on an H200, but for two products with a K of 1,280, where it took 1.16
+    times as long. Source: benchmarks/results/few-rows-float32-h200.json, benchmarks/data/scattered-float32-h200.db.xz.
     """
     few = problem.m <= _FEW_PLAIN_ROWS and problem.layout[1] == "n"
     return few and _without_tensor_cores(problem, device) and not device.is_interpreter

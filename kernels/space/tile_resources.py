@@ -182,14 +182,6 @@ def accumulator_registers(config: Config, device: Device) -> float:
     return block_m * block_n / (device.warp_size * config.integer("num_warps"))
 
 
-def warps_along_m(rows: int, columns: int, warps: int) -> int:
-    """How many warps of the kernel `simt` lie along M: so many that the part of each is square, or wider than high."""
-    along_m = 1
-    while along_m < warps and rows // along_m > columns * along_m // warps:
-        along_m *= 2
-    return along_m
-
-
 def simt_programs(rows: int, columns: int, warps: int, device: Device) -> int:
     """How many programs of the kernel `simt` a multiprocessor has registers for.
 

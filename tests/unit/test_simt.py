@@ -10,7 +10,6 @@ from tuner import Config, Problem
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.simt import space as spaces
-from tuner.kernels.space import tile_resources
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "simt")
@@ -81,7 +80,7 @@ def test_a_config_that_cannot_run_or_spills_is_refused_with_the_reason(changed, 
 )
 def test_a_warp_s_part_of_a_tile_is_square_or_wider_than_high(tile, along_m):
     rows, columns, warps = tile
-    assert tile_resources.warps_along_m(rows, columns, warps) == along_m
+    assert spaces.warps_along_m(rows, columns, warps) == along_m
     assert rows // along_m <= columns * along_m // warps
 
 
