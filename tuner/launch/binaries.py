@@ -152,7 +152,7 @@ def range_key(problem: Problem, config: Config) -> str:
 
 
 def row_key(problem: Problem, config: Config) -> str:
-    """The key of a row whose kernels are in a folder, in every process the same; too short for chance to repeat it."""
+    """The key of a row whose kernels are in a folder, the same in every process: 64 bits, which no chance repeats."""
     return key_of({"problem": str(problem), "source": problem.source, "config": config.label})[:16]
 
 
