@@ -3,10 +3,12 @@
     python benchmarks/fit/ping_pong.py --out RESULT.json
 
 The studies (benchmarks/studies/ping_pong.py) ran on several cards. How much slower each was than those that the
-calibration was fitted on, the other kernels' 16-bit configs tell, and ours are taken to be as much faster.
+calibration was fitted on, the other kernels' 16-bit configs tell, and ours are taken to be as much faster. Trials of
+bfloat16 of the layouts nn and tn, and of short K, are of a database (benchmarks/data/scattered-layouts-h200.db.xz).
 `over_fastest` is how much longer a choice takes than the fastest config measured, the geometric mean and the most, over
-all problems: of our two kernels alone; of the default of other kernels; and of that and ours, by estimates. Held out
-are, in turn, the problems of a fifth of the weights. Needs scipy.
+all problems: of our two kernels alone; of the default of other kernels, in the database what they estimate least of
+what was tried; and of that and ours, by estimates. Held out are, in turn, the problems of a fifth of the weights.
+Needs scipy.
 """
 
 from __future__ import annotations
@@ -32,12 +34,16 @@ from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, Constants
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
+from recorded import ROOT, database
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = ROOT / "results"
+LAYOUTS = ROOT / "data" / "scattered-layouts-h200.db.xz"
 STUDIES = [RESULTS / "ping-pong-first-h200.json", RESULTS / "ping-pong-heights-h200.json"]
 DEVICE = KNOWN["sm_90"]
 OURS = (ping_pong.NAME, any_height_ping_pong_space.NAME)
 FOLDS = 5
+LONG_K = 1024
+"""K from which the other kernels' estimates are right, by which cards are compared, but for tn."""
 NEAR = 1.1
 """Configs within this factor of the fastest count in full, others a third: the fastest are to be told apart."""
 
@@ -65,13 +71,12 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the result, as JSON")
     args = parser.parse_args()
     found, slower = list[Played](), list[float]()
-    for study in args.study:
-        read = [played(each) for each in json.loads(study.read_text())["found"]]
+    for read in (*([played(each) for each in json.loads(study.read_text())["found"]] for study in args.study), tried()):
         slower.append(pace(read))
         found += [one.at_pace(slower[-1]) for one in read]
     constants = fitted(found)
     weights = sorted({one.problem.shape[1:] for one in found})
-    held = list[dict[str, float]]()
+    held = list[dict[str, Any]]()
     for fold in range(FOLDS):
         out = set(weights[fold::FOLDS])
         apart = fitted([one for one in found if one.problem.shape[1:] not in out])
@@ -97,10 +102,27 @@ def played(found: dict[str, Any]) -> Played:
         for one in found["us"]
     }
     ours, others = ({one: times[one] for one in times if (one.kernel in OURS) is mine} for mine in (True, False))
+    return Played(problem, by_tile(ours), others, estimate_us(problem, next(iter(others))))
+
+
+def tried() -> list[Played]:
+    """The database's problems of which both some of our configs and others were tried."""
+    _, times = database(LAYOUTS)
+    found = list[Played]()
+    for problem, us in times.items():
+        ours = {one: us[one] for one in us if one.kernel in OURS}
+        estimates = {one: estimate_us(problem, one) for one in us if one.kernel not in (*OURS, "padded")}
+        others = {one: us[one] for one in sorted(estimates, key=lambda one: estimates[one])}
+        if ours and others:
+            found.append(Played(problem, by_tile(ours), others, min(estimates.values())))
+    return found
+
+
+def by_tile(ours: dict[Config, float]) -> dict[Config, float]:
+    """Of each tile's configs that whose order of tiles defaults have."""
     in_order = sorted(ours, key=lambda one: one.integer("GROUP_SIZE_M") * (1 if one.kernel == ping_pong.NAME else -1))
-    by_tile = {(one.kernel, resources.width(one), one["BLOCK_SIZE_M"]): one for one in in_order}
-    ours = {one: ours[one] for one in by_tile.values()}
-    return Played(problem, ours, others, estimate_us(problem, next(iter(others))))
+    last = {(one.kernel, resources.width(one), one["BLOCK_SIZE_M"]): one for one in in_order}
+    return {one: ours[one] for one in last.values()}
 
 
 def estimate_us(problem: Problem, config: Config) -> float:
@@ -113,7 +135,7 @@ def pace(found: Sequence[Played]) -> float:
     ratios = [
         us / estimate_us(one.problem, config)
         for one in found
-        if one.problem.a_dtype == "bfloat16"
+        if one.problem.a_dtype == "bfloat16" and one.problem.layout != "tn" and one.problem.k >= LONG_K
         for config, us in one.others.items()
     ]
     return statistics.median(ratios)
@@ -127,6 +149,7 @@ def modelled_us(config: Config, problem: Problem, by: Constants) -> float:
 
 
 def fitted(found: Sequence[Played]) -> Constants:
+    """The constants; what layouts other than nt take longer at all is a factor of theirs, which is not kept."""
     trials = [
         (one.problem, config, us, 1 if us < NEAR * min(one.ours.values()) else 1 / 3)
         for one in found
@@ -134,12 +157,19 @@ def fitted(found: Sequence[Played]) -> Constants:
     ]
 
     def errors(values: Sequence[float]) -> Any:
-        by = Constants(*values)
-        return [weight * math.log(modelled_us(config, problem, by) / us) for problem, config, us, weight in trials]
+        *constants, across = values
+        by = Constants(*constants)
+        estimates = [modelled_us(config, problem, by) for problem, config, _, _ in trials]
+        factors = [1.0 if problem.layout == "nt" else across for problem, _, _, _ in trials]
+        return [
+            weight * math.log(estimate * factor / us)
+            for estimate, factor, (_, _, us, weight) in zip(estimates, factors, trials, strict=True)
+        ]
 
-    start = np.array(CONSTANTS)
+    start = np.array([*CONSTANTS, 1.0])
     bounds = (0.2 * start, 5 * start)
-    return Constants(*least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=bounds).x)
+    found = least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=bounds).x
+    return Constants(*found[:-1])
 
 
 def ties(config: Config) -> tuple[int, ...]:
@@ -148,7 +178,7 @@ def ties(config: Config) -> tuple[int, ...]:
     return (-stages, 0) if config.kernel == ping_pong.NAME else (0, -rows)
 
 
-def losses(one: Played, constants: Constants) -> dict[str, float]:
+def losses(one: Played, constants: Constants) -> dict[str, Any]:
     """What choices of a problem take over its fastest config."""
     estimates = {config: modelled_us(config, one.problem, constants) for config in one.ours}
     own = min(estimates, key=lambda config: (estimates[config], *ties(config)))
@@ -158,13 +188,15 @@ def losses(one: Played, constants: Constants) -> dict[str, float]:
         "of ours": one.ours[own] / min(one.ours.values()),
         "the others' default": default / fastest,
         "by estimates": chosen / fastest,
+        "kind": " ".join(
+            (one.problem.dtype_label, one.problem.layout, *(("short K",) if one.problem.k < LONG_K else ()))
+        ),
         "ours chosen": float(estimates[own] < one.estimate_us),
-        "short": float(one.problem.a_dtype != "bfloat16"),
     }
 
 
-def summary(found: Sequence[dict[str, float]]) -> dict[str, Any]:
-    kinds = {"bfloat16": [one for one in found if not one["short"]], "fp8": [one for one in found if one["short"]]}
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    kinds = {kind: [one for one in found if one["kind"] == kind] for kind in sorted({one["kind"] for one in found})}
     return {
         kind: {
             "chosen": f"{sum(int(one['ours chosen']) for one in ones)} of {len(ones)}",

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
 import record
 import scattered
 
+_STEP = 64
 BEST = 3
 """Configs of each kernel, by its estimates."""
 FIGURES = ("default_over_fastest", "gain", "torch_over_default", "torch_over_fastest")
@@ -37,11 +38,20 @@ Result = dict[str, Any]
 
 
 class Kind(NamedTuple):
-    """Operands, how many problems of them are drawn, and M's least and most."""
+    """Operands, how many problems of them are drawn, and M's least and most.
+
+    gradients: whether rows, in whole steps of 64, are K instead: as of gradients of weights, whose K are tokens.
+    """
 
     operands: dict[str, Any]
     count: int
     rows: tuple[int, int] = (1, 256)
+    gradients: bool = False
+
+    def problem(self, m: int, n: int, k: int) -> Problem:
+        """The problem of a drawn shape."""
+        shape = (n, k, m // _STEP * _STEP) if self.gradients else (m, n, k)
+        return Problem(*shape, **self.operands)
 
 
 _E4M3 = {"dtype": "e4m3", "layout": "nt"}
@@ -61,6 +71,10 @@ KINDS = {
     "float32, many rows": Kind({"dtype": "fp32", "layout": "nt"}, 12, (257, 1500)),
     "float32 nn, many rows": Kind({"dtype": "fp32", "layout": "nn"}, 12, (257, 1500)),
     "float32 tn, many rows": Kind({"dtype": "fp32", "layout": "tn"}, 12, (257, 1500)),
+    "bf16 nn, up to 256 rows": Kind({"dtype": "bf16", "layout": "nn"}, 24, (9, 256)),
+    "bf16 nn, many rows": Kind({"dtype": "bf16", "layout": "nn"}, 32, (257, 4096)),
+    "bf16 tn, gradients of weights": Kind({"dtype": "bf16", "layout": "tn"}, 32, (512, 8192), gradients=True),
+    "bf16 nt, short K": Kind({"dtype": "bf16", "layout": "nt"}, 16, (256, 1024), gradients=True),
 }
 
 
@@ -95,7 +109,7 @@ def main() -> None:
 def drawn(seed: int) -> dict[Problem, str]:
     """The problems, each with its kind."""
     return {
-        Problem(*shape, **kind.operands): name
+        kind.problem(*shape): name
         for offset, (name, kind) in enumerate(KINDS.items())
         for shape in scattered.shapes(kind.count, seed + offset, (kind.rows,))
     }

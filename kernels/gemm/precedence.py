@@ -133,13 +133,13 @@ def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:
 def _many_rows(problem: Problem, device: Device) -> bool:
     """Match more than 256 rows of A without scales of blocks, where warpgroups get a second tile to overlap.
 
-    Of what gained by it alone: 16-bit operands in layout nt, and fp8 with a 16-bit output, no odd rows. Source:
+    Of what gained by it alone: 16-bit operands, and fp8 with a 16-bit output, no odd rows. Source:
     benchmarks/results/ping-pong-h200.json, where a default took up to 1.17 times as long as others where all tiles ran
-    at once, and ping-pong-others-h200.json.
+    at once, ping-pong-others-h200.json, and for layouts other than nt layouts-h200.json.
     """
     stored, wide = dtype.ITEMSIZE[problem.out_dtype], dtype.ITEMSIZE[problem.a_dtype] == 2
     known = (wide and stored in (2, 4)) or (dtype.is_fp8(problem.a_dtype) and stored == 2)
-    played = known and problem.layout == "nt" and not any(odd_rows.odd(problem))
+    played = known and (wide or problem.layout == "nt") and not any(odd_rows.odd(problem))
     many = played and _specialized_rows(problem, device) and problem.m > _SWAPPED_ROWS
     return many and _second_tiles(problem, device)
 

@@ -103,6 +103,21 @@ CASES = [
     (nt(202, 24576, 1536, dtype="e4m3", scaling="row"), tile_of_8_bits(208, 192, num_stages=4)),
     (nt(250, 5120, 1024, dtype="e5m2", scaling="scalar", out_dtype="fp16", fast_accum=True), tile_of_8_bits(104, 256)),
     (nt(90, 3000, 1024, dtype="e4m3", out_dtype="fp32", fast_accum=True), tile_of_8_bits(96, 64, **CLUSTER)),
+    # B along N: columns in chunks of 64, the last of which is not full
+    (nt(129, 7168, 8192, layout="nn"), tile(144, 64, num_stages=8, **CLUSTER)),
+    (nt(190, 2888, 1000, layout="nn", epilogue="bias+silu", out_dtype="fp32"), tile(192, 128, **CLUSTER)),
+    (nt(516, 5000, 1000, layout="nn", epilogue="bias+gelu"), tile(136, 128, num_stages=5, **PAIR)),
+    (nt(777, 4104, 1000, layout="nn", dtype="fp16", epilogue="bias"), tile(208, 256, GROUP_SIZE_M=12)),
+    (nt(530, 5000, 1000, layout="nn"), tile(152, 192, num_stages=4)),
+    (nt(207, 5000, 1000, layout="nn", dtype="fp16"), tile(208, 192, num_stages=4)),  # two wgmmas for its columns
+    # both along the output's sides
+    (nt(3072, 1024, 4000, layout="tn"), tile(192, 128, num_stages=4, GROUP_SIZE_M=8)),
+    (nt(200, 7168, 1000, layout="tn", epilogue="bias"), tile(256, 64, num_stages=5)),
+    (nt(520, 5000, 1032, layout="tn", epilogue="bias+gelu"), tile(128, 192, num_stages=4, **PAIR)),
+    (nt(1000, 2888, 72, layout="tn", dtype="fp16", out_dtype="fp32"), tile(128, 256, **CLUSTER)),
+    (nt(904, 5000, 1000, layout="tn"), tile(192, 192, num_stages=4)),
+    # A along M alone
+    (nt(904, 5000, 1000, layout="tt", epilogue="bias"), tile(192, 128, num_stages=4, GROUP_SIZE_M=3)),
 ]
 
 

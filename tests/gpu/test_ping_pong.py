@@ -87,6 +87,11 @@ CASES = [
         (nt(1000, 5120, 1040, dtype="e4m3", scaling="scalar", out_dtype="fp16", fast_accum=True), 184),
         (nt(1000, 5120, 1024, dtype="e5m2", fast_accum=True), 120, 5),
         (nt(1000, 5120, 1024, dtype="e4m3", out_dtype="fp32", fast_accum=True), 192, 3),
+        (nt(1000, 5000, 1000, layout="nn", epilogue="bias+gelu"), 200),
+        (nt(777, 4104, 1000, layout="nn", dtype="fp16", out_dtype="fp32"), 104, 5),
+        (nt(1000, 5000, 1000, layout="tn", epilogue="bias"), 192),
+        (nt(2048, 3000, 200, layout="tn", dtype="fp16"), 128, 6),
+        (nt(1000, 5000, 1000, layout="tt"), 128, 6),
     )
 ]
 

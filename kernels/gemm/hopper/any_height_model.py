@@ -17,6 +17,8 @@ _WGMMA_BYTES, _WGMMA_ROWS = 32, 64
 _SLOWEST, _OVERLAP = 8, 3
 """The p of p-norms: of a step's times nearly the longest alone, and of products and device memory that hide each other,
 unless both are nearly as long."""
+_MET_ROWS = 224, 480
+"""Rows of A from which on the meeting of a cluster counts, and counts in full (decision 162)."""
 _SHARED_PORT = 0.9
 """The share of its loads' bandwidth that a multiprocessor takes at least where more than half of them run, so that some
 share their TPC's port with a neighbour."""
@@ -32,6 +34,8 @@ class Constants(NamedTuple):
         column_cycles: cycles of a wgmma for each of its columns; half a one at the tensor cores' peak.
         latency: cycles from a load to its data.
         start_us: first loads and last stores.
+        meeting_us: what clusters take besides, as all their warps meet before the first load. With few rows of A all
+            wait for device memory anyway: it counts from `_MET_ROWS` on, by and by.
     """
 
     l2_bytes: float
@@ -40,10 +44,17 @@ class Constants(NamedTuple):
     column_cycles: float
     latency: float
     start_us: float
+    meeting_us: float
 
 
 CONSTANTS = Constants(
-    l2_bytes=77.0, fill_bytes=76.9, wgmma_cycles=5.23, column_cycles=0.517, latency=1374.0, start_us=2.49
+    l2_bytes=77.0,
+    fill_bytes=76.9,
+    wgmma_cycles=5.23,
+    column_cycles=0.517,
+    latency=1374.0,
+    start_us=2.49,
+    meeting_us=0.8,
 )
 
 
@@ -71,13 +82,15 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
     awaited = by.latency / max(1, inner.integer("num_stages") - 2)  # a stage is free when the next one is multiplied
     steps = -(-computed.k * dtype.ITEMSIZE[computed.a_dtype] // resources.ROW_BYTES)
     memory_us = computed.bytes_moved / memory_bytes_per_us(device)
+    fewest, most = _MET_ROWS
+    met_us = by.meeting_us * min(1.0, max(0.0, (computed.n - fewest) / (most - fewest))) if ctas > 1 else 0.0
 
     def wave_us(running: int) -> float:
         share = running / device.sm_count
         loading = max(share, _SHARED_PORT if share > 1 / 2 else 1 / 2)
         loads = loading * loaded / by.l2_bytes, loading * filled / by.fill_bytes
         cycles = steps * _norm(_SLOWEST, *loads, multiplied, awaited)
-        return _norm(_OVERLAP, cycles / device.sustained_mhz, memory_us * running / count)
+        return _norm(_OVERLAP, cycles / device.sustained_mhz + met_us, memory_us * running / count)
 
     full, rest = divmod(count, at_once)
     return by.start_us + full * wave_us(at_once) + (wave_us(rest) if rest else 0)

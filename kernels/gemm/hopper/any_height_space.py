@@ -28,6 +28,7 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     own_estimate_us,
     shared_bytes,
     tile_config,
+    unit,
     unserved,
 )
 from tuner.kernels.gemm.hopper.resources import row_length, tiles
@@ -142,18 +143,21 @@ def _has_all_rows(config: Config, problem: Problem) -> bool:
 
 def _heights_of_few(problem: Problem) -> list[int]:
     rows = problem.m, *((-(-problem.m // 2),) if problem.m > _HALVED else ())
-    return [-(-each // STEP) * STEP for each in rows]
+    step = max(STEP, unit(problem))
+    return [-(-each // step) * step for each in rows]
 
 
 @functools.lru_cache(maxsize=1024)
 def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Tiles that all run at once and keep the device busy, the likeliest by the model, the best first.
 
-    Each has a whole share of A's rows, or up to 7 more; of more than `FEW_ROWS` also the least height (decision 154).
+    Each has a whole share of A's rows, or less than one `unit` more; of more than `FEW_ROWS` also the least height
+    (decision 154).
     """
     if problem.m > MOST_ROWS_AT_ONCE:
         return ()
-    heights = {-(-problem.m // (8 * count)) * 8 for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
+    step = unit(problem)
+    heights = {-(-problem.m // (step * count)) * step for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
     heights |= {HEIGHTS[0]} if problem.m > FEW_ROWS else set()
     found = [
         tile_config(rows, columns, problem, device, **kind)
@@ -198,7 +202,7 @@ def _best_tiles(problem: Problem, device: Device) -> tuple[tuple[int, int], ...]
     wide = dtype.ITEMSIZE[problem.out_dtype] == 4  # which three warpgroups do not store
     found = list[tuple[int, int, int, int]]()
     for columns, (least, most) in _ROWS_OF_MANY.items():
-        for rows in range(least, most + 1, 8):
+        for rows in range(-(-least // unit(problem)) * unit(problem), most + 1, unit(problem)):
             size, sums = rows * columns, any_width_space.busiest(rows, columns, problem, device)
             if size >= min(_SMALL, sums / _WAVES) and not (wide and WARPS[columns] > 8):
                 found.append((sums, -size, rows, columns))

@@ -40,6 +40,11 @@ OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
+def unit(problem: Problem) -> int:
+    """What a tile's rows are multiples of: 8, or 64 where A is stored along M, in chunks of so many."""
+    return 64 if problem.layout[0] == "t" else 8
+
+
 def unserved(problem: Problem, device: Device) -> str | None:
     """Why no tile of any height can serve a problem's operands on a device, or None."""
     return any_width_space.unserved(problem, device, _DTYPES)
@@ -91,7 +96,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:
         return reason
     if any_width_space.in_halves(as_computed(config)) and rows % STEP:
         return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {STEP}"
-    return any_width_space.no_step(rows, "rows", config, problem, 8)
+    return any_width_space.no_step(rows, "rows", config, problem, unit(problem))
 
 
 def _no_cluster(config: Config, device: Device) -> str | None:

@@ -79,7 +79,7 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False, tea
     ctas = config.integer(NUM_CTAS, 1)
     from_registers = constants["TURNS"] == 0
     arguments = (
-        laid_out(a, any_width_jit.box_rows(rows, ctas), length, ctas),
+        laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
         *(laid_out(weight, box, length, ctas) if columns & box else None for box in _BOXES),
         out if from_registers else _destination(out, 64, ctas),
         _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,

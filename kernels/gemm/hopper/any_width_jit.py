@@ -5,6 +5,9 @@ wgmma of all columns is written in PTX: its registers are those of the tensors o
 fragment of wgmma .m64nNk16). Its operands are addressed by matrix descriptors, made from the symbol of Triton's shared
 memory. The ring of stages is one allocation, which Triton places first because it is by far the largest; the host
 checks that in every binary (`any_width.misplaced`).
+
+A stage has 128 bytes for each row of A and each column of B. Of an operand along K, they are that row's or column's
+elements. Otherwise 64 rows or columns are a chunk: for each element along K a row of shared memory with all 64.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from tuner.kernels.gemm.hopper.tile import following, layout_of, passed, rows_ea
 class Fixed:
     """The kernel's constexprs by name, in a form that partitions can pass on.
 
-    The fields with defaults are what the functions shared with `warp_specialized` ask for besides.
+    The field with a default is what the functions shared with `warp_specialized` ask for besides.
     """
 
     BLOCK_SIZE_M: int
@@ -44,9 +47,9 @@ class Fixed:
     C_VECTOR: int
     TEAMS: int
     SCALING: str
+    A_TRANSPOSED: bool
+    B_TRANSPOSED: bool
     BLOCK_SIZE_N_REST: int = 0
-    A_TRANSPOSED: bool = False
-    B_TRANSPOSED: bool = True
 
 
 @gluon.constexpr_function
@@ -57,20 +60,14 @@ def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotati
 
 ROW_BYTES = gl.constexpr(128)
 """Bytes of one row of a stage along K, one swizzle of shared memory."""
-WGMMAS = {
-    "bf16": ("bf16", 16, ", 0, 0"),
-    "fp16": ("f16", 16, ", 0, 0"),
-    "fp8e4nv": ("e4m3", 32, ""),
-    "fp8e5": ("e5m2", 32, ""),
-}
-"""By dtype: its name in PTX, elements of a wgmma along K, and that operands run along K, which those of 8 bits always
-do."""
+WGMMAS = {"bf16": ("bf16", 16), "fp16": ("f16", 16), "fp8e4nv": ("e4m3", 32), "fp8e5": ("e5m2", 32)}
+"""By dtype: its name in PTX, and elements of a wgmma along K."""
 
 
 @gluon.constexpr_function
-def box_rows(rows, ctas):  # noqa: ANN201
-    """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 in a cluster."""
-    return 64 if ctas > 1 else rows & -rows
+def box_rows(rows, ctas, transposed):  # noqa: ANN201
+    """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 in a cluster or a chunk."""
+    return 64 if ctas > 1 or transposed else rows & -rows
 
 
 @gluon.constexpr_function
@@ -109,13 +106,27 @@ def wgmmas_of(FIXED):  # noqa: ANN201
 
 
 @gluon.constexpr_function
-def step_ptx(width, dtype, pack, pending, wgmmas):  # noqa: ANN201
+def majors_of(dtype, FIXED):  # noqa: ANN201
+    """The operands of a wgmma that say whether A runs along M, and B along N: those of 8 bits always run along K."""
+    along = (int(FIXED.A_TRANSPOSED), int(not FIXED.B_TRANSPOSED))
+    return ", {}, {}".format(*along) if WGMMAS[str(dtype)][1] == 16 else ""
+
+
+@gluon.constexpr_function
+def part_units(across):  # noqa: ANN201
+    """From one wgmma of a step to the next, in units of 16 bytes: 32 bytes along K, or 16 rows of a chunk."""
+    return 16 * 8 if across else 2
+
+
+@gluon.constexpr_function
+def step_ptx(dtype, pack, pending, FIXED):  # noqa: ANN201
     """PTX of a step of 128 bytes along K: wgmmas for 32 at a time, then a wait until `pending` steps are under way.
 
     The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait.
     """
-    count, each = width // 2, width // 2 // wgmmas
-    name, length, majors = WGMMAS[str(dtype)]
+    wgmmas, count = wgmmas_of(FIXED), FIXED.BLOCK_SIZE_N // 2
+    each = count // wgmmas
+    name, length = WGMMAS[str(dtype)]
     lines = [
         "{ .reg .b64 a, b;" if wgmmas == 1 else "{ .reg .b64 a, b, c;",
         f"mov.b64 a, ${2 * count};",
@@ -124,14 +135,15 @@ def step_ptx(width, dtype, pack, pending, wgmmas):  # noqa: ANN201
     ]
     for part in range(4):
         if part:
-            lines += ["add.s64 a, a, 2;", "add.s64 b, b, 2;"]  # 32 bytes, in units of 16
+            lines.append(f"add.s64 a, a, {part_units(FIXED.A_TRANSPOSED)};")
+            lines.append(f"add.s64 b, b, {part_units(not FIXED.B_TRANSPOSED)};")
         for first in range(0, count, each):
             sums = ", ".join(f"${i}" for i in range(first, first + each))
             if first:
                 lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 128 bytes are eight such units
             operands = f"{{{sums}}}, a, {'c' if first else 'b'}"
             wgmma = f"wgmma.mma_async.sync.aligned.m64n{2 * each}k{length}.f32.{name}.{name}"
-            lines.append(f"{wgmma} {operands}, 1, 1, 1{majors};")
+            lines.append(f"{wgmma} {operands}, 1, 1, 1{majors_of(dtype, FIXED)};")
     lines.append("wgmma.commit_group.sync.aligned;")
     if pending is not None:
         lines.append(f"wgmma.wait_group.sync.aligned {pending};")
@@ -143,7 +155,7 @@ def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED:
     """Add a stage's products to 64 rows of sums."""
     PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
     return gl.inline_asm_elementwise(
-        step_ptx(FIXED.BLOCK_SIZE_N, dtype, PACK, PENDING, wgmmas_of(FIXED)),
+        step_ptx(dtype, PACK, PENDING, FIXED),
         tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
         sums + (a, b),
         several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
@@ -172,9 +184,12 @@ def ring_address():  # noqa: ANN201
 
 
 @gluon.jit
-def descriptor_of(address):  # noqa: ANN201
-    """wgmma's matrix descriptor of rows of 128 swizzled bytes: 1,024 bytes from one group of eight to the next."""
-    FLAGS: gl.constexpr = (1 << 62) | (64 << 32)
+def descriptor_of(address, CHUNKS: gl.constexpr):  # noqa: ANN201
+    """wgmma's matrix descriptor of rows of 128 swizzled bytes: 1,024 bytes from one group of eight to the next.
+
+    CHUNKS: whether the operand lies in chunks, 8,192 bytes from one to the next.
+    """
+    FLAGS: gl.constexpr = (1 << 62) | (64 << 32) | ((512 << 16) if CHUNKS else 0)
     return ((address >> 4) & 0x3FFF).to(gl.int64) | FLAGS
 
 
@@ -184,10 +199,9 @@ def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, 
     if (FIXED.BLOCK_SIZE_N & BOX) > 0:
         BEFORE: gl.constexpr = FIXED.BLOCK_SIZE_N & ~(2 * BOX - 1)
         SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
-        buffer = ring.index(first + BEFORE // ring.shape[1])._reinterpret(
-            b_desc.dtype, [BOX, FIXED.BLOCK_SIZE_K], b_desc.layout
-        )
-        load_block(b_desc, start_n + BEFORE, start_k, barrier, buffer, False, SHARED)
+        buffer = ring.index(first + BEFORE // ring.shape[1])
+        buffer = buffer._reinterpret(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
+        load_block(b_desc, start_n + BEFORE, start_k, barrier, buffer, not FIXED.B_TRANSPOSED, SHARED)
 
 
 @gluon.jit
@@ -197,7 +211,7 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
     ready, free, _ = barriers
     STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
     STAGE_BYTES: gl.constexpr = STAGE_ROWS * ROW_BYTES
-    BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS)
+    BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED)
     UNIT: gl.constexpr = ring.shape[1]
     A_SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
     tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
@@ -216,8 +230,8 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
             mbarrier.expect(barrier, STAGE_BYTES)
             for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
                 buffer = ring.index(first + part * (BOX_ROWS // UNIT))
-                buffer = buffer._reinterpret(a_desc.dtype, [BOX_ROWS, FIXED.BLOCK_SIZE_K], a_desc.layout)
-                load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, False, A_SHARED)
+                buffer = buffer._reinterpret(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
+                load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, FIXED.A_TRANSPOSED, A_SHARED)
             for digit in gl.static_range(6):
                 at = first + FIXED.BLOCK_SIZE_M // UNIT
                 load_box(b_descs[digit], start_n, start_k, barrier, ring, at, 256 >> digit, FIXED)
@@ -243,8 +257,8 @@ def start_products(base, barriers, stage, phase, K, FIRST: gl.constexpr, dtype: 
     more = sums
     for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
         mbarrier.wait(ready.index(stage), phase)
-        a = descriptor_of(base + stage * STAGE_BYTES + FIRST * ROW_BYTES)
-        b = descriptor_of(base + stage * STAGE_BYTES + FIXED.BLOCK_SIZE_M * ROW_BYTES)
+        a = descriptor_of(base + stage * STAGE_BYTES + FIRST * ROW_BYTES, False)
+        b = descriptor_of(base + stage * STAGE_BYTES + FIXED.BLOCK_SIZE_M * ROW_BYTES, not FIXED.B_TRANSPOSED)
         # The previous step is done while this one runs, so its stage is free.
         if rows_each(FIXED) == 128:
             sums = multiply_step(sums, a, b, dtype, None, FIXED)
@@ -415,6 +429,8 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     TURNS: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
     MULTIPLIER_REGISTERS: gl.constexpr,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
     C_TRANSPOSED: gl.constexpr,
     ACTIVATION: gl.constexpr,
     SHARE_B: gl.constexpr,
@@ -461,6 +477,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
         *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M, C_VECTOR, TEAMS, SCALING),
+        *(A_TRANSPOSED, B_TRANSPOSED),
     )
     out_buffers = ring
     if stride_cm is None:

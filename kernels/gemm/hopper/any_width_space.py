@@ -69,7 +69,7 @@ _AXES: Mapping[str, tuple[Value, ...]] = {
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    return unserved(problem, device, _DTYPES) or _too_small(problem)
+    return unserved(problem, device, _DTYPES) or _across(problem) or _too_small(problem)
 
 
 def unserved(problem: Problem, device: Device, dtypes: Sequence[str]) -> str | None:
@@ -82,11 +82,15 @@ def unserved(problem: Problem, device: Device, dtypes: Sequence[str]) -> str | N
         return "it sums in the tensor cores alone: no registers are left for each step's products"
     if problem.out_dtype not in _OUT_DTYPES:
         return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
-    if problem.layout != "nt":
-        return f"layout {problem.layout}: it reads both operands along K"
+    if problem.layout != "nt" and dtype.ITEMSIZE[problem.a_dtype] == 1:
+        return f"layout {problem.layout}: of 8 bits wgmma reads both operands along K"
     shortest = row_length(problem) // 2
     few = f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
     return few if problem.k < shortest else None
+
+
+def _across(problem: Problem) -> str | None:
+    return f"layout {problem.layout}: it is for operands along K" if problem.layout != "nt" else None
 
 
 def _too_small(problem: Problem) -> str | None:
@@ -289,8 +293,10 @@ def busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _least(problem: Problem, device: Device) -> int:
-    """`busiest` of this kernel's tiles, at best."""
+def _least(problem: Problem, device: Device) -> float:
+    """`busiest` of this kernel's tiles, at best; infinite where it does not serve the layout."""
+    if _across(problem):
+        return math.inf
     wide = dtype.ITEMSIZE[problem.out_dtype] == 4
     return min(
         busiest(rows, columns, problem, device)

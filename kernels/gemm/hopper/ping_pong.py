@@ -9,8 +9,16 @@ from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.hopper import cluster, loader, output, ping_pong_jit, resources, tile, warp_specialized
-from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, modelled_us
+from tuner.kernels.gemm.hopper import (
+    cluster,
+    loader,
+    output,
+    ping_pong_jit,
+    ping_pong_model,
+    resources,
+    tile,
+    warp_specialized,
+)
 from tuner.kernels.gemm.hopper.ping_pong_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
@@ -67,7 +75,7 @@ def _static(view: launches.View, config: Config) -> tuple[int, int, dict[str, An
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes, microseconds."""
-    return modelled_us(config.integer("BLOCK_SIZE_M"), resources.width(config), problem, device, CONSTANTS)
+    return ping_pong_model.estimate_us(config.integer("BLOCK_SIZE_M"), resources.width(config), problem, device)
 
 
 def ties(config: Config) -> tuple[int, ...]:

@@ -76,6 +76,8 @@ def _two_widths(config: Config, problem: Problem, device: Device) -> str | None:
         return None
     if config.integer("BLOCK_SIZE_K") * dtype.ITEMSIZE[problem.a_dtype] > 128:
         return "rows of 256 bytes leave too few stages"
+    if rest == 32 and problem.layout[1] == "n" and warpgroups(config) == 1:
+        return "32 columns of a B along N, which took one warpgroup 1.4 times as long as others"
     waves = tiles(config, problem) / device.sm_count
     return f"{waves:.0f} waves: the last one hardly counts" if waves > 6 and not by_steps(problem) else None
 

@@ -21,6 +21,8 @@ TWO_TILES = Problem(250, 5120, 8192, dtype="bf16", layout="nt", epilogue="bias")
 MANY = Problem(900, 7168, 5120, dtype="bf16", layout="nt", epilogue="bias+gelu")
 MANY_WIDE = Problem(900, 5000, 5120, dtype="fp16", layout="nt", out_dtype="fp32")
 FEW_WIDE = Problem(250, 7168, 8192, dtype="fp16", layout="nt", out_dtype="fp32")
+ALONG_N = Problem(900, 7168, 5120, dtype="bf16", layout="nn", epilogue="bias+gelu")
+ALONG_BOTH = Problem(896, 7168, 5120, dtype="fp16", layout="tn", epilogue="bias")
 EIGHT_BITS = Problem(200, 7168, 8192, dtype="e4m3", layout="nt", epilogue="bias+gelu")
 EIGHT_BITS_SCALED = Problem(500, 4096, 8192, dtype="e4m3", layout="nt", scaling="row", epilogue="bias")
 TILES = [
@@ -58,6 +60,12 @@ HEIGHTS = [
     (EIGHT_BITS_SCALED, 168, 128, 5, {}),
     (EIGHT_BITS_SCALED, 104, 256, 4, {}),
     (EIGHT_BITS, 208, 192, 4, {}),
+    (ALONG_N, 152, 192, 4, {}),
+    (ALONG_N, 208, 192, 4, {}),
+    (ALONG_N, 200, 256, 3, {"num_ctas": 2, "SHARE_B": True}),
+    (ALONG_BOTH, 192, 128, 4, {}),
+    (ALONG_BOTH, 128, 256, 4, {}),
+    (ALONG_BOTH, 192, 192, 4, {"num_ctas": 4}),
 ]
 """The same of `any_height`."""
 WARPS = {
