@@ -225,17 +225,19 @@ def test_bad_input_is_one_line_and_writes_nothing(words, said, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("package", "architecture", "more", "said"),
+    ("package", "architecture", "experts", "more", "said"),
     [
-        ("sglang", "DeepseekV3ForCausalLM", {}, "it looks for E=9: add --experts 9 --topk 3"),
-        ("sglang", "DeepseekV3ForCausalLM", {"experts": 9}, None),
-        ("sglang", "DeepseekV2ForCausalLM", {}, None),
-        ("vllm", "DeepseekV3ForCausalLM", {}, None),
+        ("sglang", "DeepseekV3ForCausalLM", 256, {}, "it looks for E=257: add --experts 257 --topk 3"),
+        ("sglang", "Glm4MoeLiteForCausalLM", 64, {}, "it looks for E=65: add --experts 65 --topk 3"),
+        ("sglang", "DeepseekV3ForCausalLM", 384, {}, None),  # Kimi K2's
+        ("sglang", "DeepseekV32ForCausalLM", 256, {}, None),
+        ("sglang", "DeepseekV3ForCausalLM", 256, {"experts": 257}, None),
+        ("vllm", "DeepseekV3ForCausalLM", 256, {}, None),
     ],
 )
-def test_experts_that_sglang_fuses_are_told_of(package, architecture, more, said, tmp_path):
+def test_experts_that_sglang_fuses_are_told_of(package, architecture, experts, more, said, tmp_path):
     path = tmp_path / "config.json"
-    sizes = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2}
+    sizes = {"n_routed_experts": experts, "n_shared_experts": 1, "num_experts_per_tok": 2}
     path.write_text(json.dumps({"model_type": "deepseek_v3", "architectures": [architecture], **sizes}))
     unset = dict.fromkeys(each.name for each in dataclasses.fields(MoeOptions))
     note = MoeOptions(**unset | {"package": package, "model": str(path)} | more).shared_experts_note()

@@ -14,6 +14,7 @@ import pytest
 
 from tuner.errors import KernelError, ProblemError
 from tuner.moe.layer import LADDER, Layer, layer_of
+from tuner.moe.model import _FUSED_BY_SGLANG
 from tuner.moe.package import TRIED, load
 
 NAMES = packages.EXPERTS
@@ -141,7 +142,11 @@ def test_a_layer_is_what_its_problems_say():
         ({"tp": 3}, "intermediate 1408 does not divide by tp 3"),
         ({"top_k": 65}, "top_k is 65"),
         ({"dtype": "fp4"}, "unknown dtype 'fp4'"),
-        ({"dtype": "fp8_w8a8", "block_shape": (128, 128), "tp": 2}, "intermediate on one rank is 704"),
+        (
+            {"dtype": "fp8_w8a8", "block_shape": (128, 128), "tp": 2},
+            "intermediate on one rank is 704, .* type a smaller --tp, or the --block-shape .* vLLM makes 64,64 here$",
+        ),
+        ({"dtype": "fp8_w8a8", "block_shape": (128, 128), "tp": 8}, "on one rank is 176, .* sizes up to 16 here$"),
         ({"block_shape": (128, 128)}, "block_shape is for fp8_w8a8"),
         ({"dtype": "int4_w4a16"}, "type --group-size 128"),
         ({"dtype": "int8_w8a16", "zero_points": True}, "type --group-size 128"),
@@ -165,3 +170,10 @@ def test_operations_are_those_of_all_that_one_launch_plays():
     gate_up, down = (problem.flops for problem in layer.problems("sglang", 5))
     assert gate_up == 4 * 2 * (5 * 2) * 96 * 64  # four draws
     assert [problem.flops for problem in layer.problems("vllm", 5)] == [gate_up + down]
+
+
+def test_models_whose_shared_expert_sglang_fuses_say_so_in_its_own_classes():
+    texts = [path.read_text() for path in (packages.folder("sglang") / "sglang/srt/models").rglob("*.py")]
+    counting = [text for text in texts if "def num_fusable_shared_experts" in text]
+    for architecture in _FUSED_BY_SGLANG:
+        assert any(f"class {architecture}(" in text or f'"{architecture}"' in text for text in counting), architecture

@@ -39,6 +39,8 @@ _OPERANDS = {
 """The dtypes of A and B, by vLLM's and SGLang's names for what a layer multiplies. A byte holds two int4."""
 _GROUPED = ("int4_w4a16", "int8_w8a16")
 _SMALLEST_GROUP = 32  # below it both packages refuse to load a model
+_SMALLEST_BLOCK_OF_VLLM = 32
+"""vLLM divides blocks that do not divide a rank's size, but not below this: its refine_fp8_moe_block_shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,13 @@ class Layer:
             for name, size in (("hidden", self.hidden), ("intermediate on one rank", self.shard)):
                 if size % block:
                     tp = "a smaller --tp, or " if self.tp > 1 else ""
+                    common = math.gcd(self.hidden, self.shard, block_n, block_k)
+                    fit = f"of sizes up to {math.gcd(size, block)} here"
+                    if name != "hidden" and common >= _SMALLEST_BLOCK_OF_VLLM:
+                        fit = f"which vLLM makes {common},{common} here"
                     raise ProblemError(
                         f"{name} is {size}, which does not divide into blocks of {block} with one scale: type {tp}"
-                        f"the --block-shape of the weights, of sizes up to {math.gcd(size, block)} here"
+                        f"the --block-shape of the weights, {fit}"
                     )
 
     def _check_groups(self, size: int | None) -> None:

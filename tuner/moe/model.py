@@ -18,14 +18,20 @@ _NAMES = {
 """The names of each size in configs of transformers, the most specific first."""
 OPEN_DTYPE = " --dtype DTYPE"
 """What `typed` returns where people have to choose."""
-_FUSED_BY_SGLANG = (
-    "DeepseekV3ForCausalLM",
-    "DeepseekV32ForCausalLM",
-    "Glm4MoeForCausalLM",
-    "GlmMoeDsaForCausalLM",
-    "MistralLarge3ForCausalLM",
-)
-"""Architectures whose shared expert SGLang's own tuner of fused experts counts among the routed ones."""
+_FUSED_BY_SGLANG: Mapping[str, int | None] = {
+    "BailingMoeV3ForCausalLM": None,
+    "DeepseekV3ForCausalLM": 256,
+    "Dots3NoteForCausalLM": 256,
+    "Glm4MoeForCausalLM": None,
+    "Glm4MoeLiteForCausalLM": None,
+    "Glm5NextForConditionalGeneration": None,
+    "GlmMoeDsaForCausalLM": 256,
+    "MiniMaxM3SparseForCausalLM": None,
+    "MiniMaxM3SparseForConditionalGeneration": None,
+}
+"""Architectures whose one shared expert SGLang 0.5.23 by default counts among the routed ones on an NVIDIA GPU, without
+expert parallelism, and the only number of routed experts with which it does: shared_experts_fusion_disable_reason."""
+_SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def sizes(name: str, typed: Collection[str] = ()) -> dict[str, int]:
@@ -73,9 +79,10 @@ def fused_shared_experts(name: str) -> int:
         ModelError: the config cannot be read.
     """
     config = configs.load(name)
-    if not {*(config.architectures or ())} & {*_FUSED_BY_SGLANG}:
+    text, named = config.get_text_config(), (config.architectures or ("",))[0]
+    if named not in _FUSED_BY_SGLANG or _first(text, _SHARED) != 1:
         return 0
-    return getattr(config.get_text_config(), "n_shared_experts", None) or 0
+    return int(_FUSED_BY_SGLANG[named] in (None, _first(text, _NAMES["experts"])))
 
 
 def quantization(name: str) -> dict[str, Any]:

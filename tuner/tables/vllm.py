@@ -35,7 +35,8 @@ NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_w
 KEYS = (*NEEDED, "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 """Launch parameters of their kernel: those that every entry has, and all."""
 THEIRS = {"LOADS": "pointer", "SPLIT_K": 1, "SWAP_AB": False}
-"""What their kernel does, in our parameters: it has no choice of these."""
+"""What their kernel does, in our parameters. SGLang's from 0.5.21 on has a choice of the last two, on Hopper only; an
+earlier one fails on rows that name them."""
 _BLOCK_SHAPES = {"vllm": f"[{BLOCK},{BLOCK}]", "sglang": f"[{BLOCK}, {BLOCK}]"}
 
 
