@@ -685,6 +685,15 @@ def test_a_loop_over_tokens_may_multiply_activations_but_not_by_weights():
         families.find(Scan(by_weight=True), BFLOAT16)
 
 
+def test_a_library_that_a_model_needs_is_to_be_installed(written, monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("TimmWrapperModel requires the PIL library: `pip install timm`")
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "_from_config", missing)
+    with pytest.raises(ModelError, match=r"`pip install timm`.*: install what it needs$"):
+        built(written("llama"))
+
+
 CACHED = """
 import sys
 sys.addaudithook(lambda event, args: event in ("socket.connect", "socket.getaddrinfo") and sys.exit("network"))

@@ -155,7 +155,8 @@ def build(config: Any, dtype: str) -> Any:
                 failures.append(e)
     if not failures:
         raise ModelError(f"transformers builds no model of {config.model_type!r} by itself: {_ADVICE}")
-    raise ModelError(f"transformers cannot build a {config.model_type} model ({in_short(failures[0])}): {_ADVICE}")
+    advice = "install what it needs" if isinstance(failures[0], ImportError) else _ADVICE
+    raise ModelError(f"transformers cannot build a {config.model_type} model ({in_short(failures[0])}): {advice}")
 
 
 @contextmanager
