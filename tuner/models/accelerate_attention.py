@@ -20,7 +20,7 @@ from tuner.models.accelerate_linear import HandedLinear, HandedPreference, Hando
 from tuner.models.class_patch import CHOICE, PatchedLayer, original_class, original_forward, patch_class
 from tuner.models.obstacles import class_obstacle, table_obstacle
 from tuner.models.snapshot import GLOBAL_HOOKS
-from tuner.models.trial import copied_state, run_on_cpu
+from tuner.models.trial import Called, Unread, copy_with, run_on_cpu
 
 _GROUPS = (("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("q_proj", "kv_a_proj_with_mqa"))
 """Names of layers that multiply one input; of those that a block has, the first group is tried."""
@@ -153,60 +153,37 @@ def merged_input(block: nn.Module) -> MergedInput | None:
     layers = attention_layers(block)
     if layers is None:
         return None
-    original = original_class(block)
-    _, *others = inspect.signature(original.forward).parameters.values()
+    _, *others = inspect.signature(original_class(block).forward).parameters.values()
     if not others or others[0].kind is not others[0].POSITIONAL_OR_KEYWORD:
         return None
     needed = [each.name for each in others[1:] if each.default is each.empty and each.kind not in _VARIADIC]
-    trial = _Trial(block._modules[layers[0]].in_features, layers)
-    tried = original.__new__(original)
-    tried.__dict__.update(copied_state(block))
-    tried.__dict__["_modules"] = {
-        name: None if each is None else _Noting(each, name, trial) for name, each in block._modules.items()
-    }
-    run_on_cpu(functools.partial(original.forward, tried, trial.x, **dict.fromkeys(needed, _Untouched())))
+    trial = _Trial(block, layers)
+    children = {name: None if each is None else Called(name, trial.call) for name, each in block._modules.items()}
+    tried = copy_with(block, children)
+    run_on_cpu(functools.partial(type(tried).forward, tried, trial.x, **dict.fromkeys(needed, Unread())))
     return None if trial.waits_for else MergedInput(layers, others[0].name)
 
 
 class _Trial:
     """The input of a block that is tried, and the layers that are still to be called with it."""
 
-    def __init__(self, columns: int, layers: Sequence[str]) -> None:
+    def __init__(self, block: nn.Module, layers: Sequence[str]) -> None:
+        self._block, columns = block, block._modules[layers[0]].in_features
         self.x = torch.randn(1, 2, columns, generator=torch.Generator().manual_seed(0), device="cpu")
         self.waits_for = [*layers]
         self._before = self.x.clone()
 
-    def call(self, name: str, given: object) -> None:
-        """Note a call of a child.
+    def call(self, name: str, given: Any, *_: object, **__: object) -> Any:
+        """Note a call of a child: a linear layer's result is zeros, any other's what it is given.
 
         Raises:
             RuntimeError: The trial is over.
         """
-        if name not in self.waits_for:
-            return
-        if given is not self.x or not torch.equal(self.x, self._before):
-            raise RuntimeError(f"{name} is given something else")
-        self.waits_for.remove(name)
-        if not self.waits_for:
-            raise RuntimeError("all were called")
-
-
-class _Noting(nn.Module):  # type: ignore[misc]  # torch is not checked
-    """Stands for a child of a block that is tried: a linear layer's result is zeros, any other's what it is given."""
-
-    def __init__(self, child: nn.Module, name: str, trial: _Trial) -> None:
-        super().__init__()
-        self._columns = child.out_features if isinstance(child, nn.Linear) else None
-        self._name, self._trial = name, trial
-
-    def forward(self, given: Any, *_: object, **__: object) -> Any:
-        self._trial.call(self._name, given)
-        return given if self._columns is None else given.new_zeros(*given.shape[:-1], self._columns)
-
-
-class _Untouched:
-    """Stands for an argument that a block is not to read before it multiplies its input."""
-
-    def __bool__(self) -> bool:
-        """Raise, as all other uses do."""
-        raise TypeError("an argument was read")
+        if name in self.waits_for:
+            if given is not self.x or not torch.equal(self.x, self._before):
+                raise RuntimeError(f"{name} is given something else")
+            self.waits_for.remove(name)
+            if not self.waits_for:
+                raise RuntimeError("all were called")
+        child = self._block._modules[name]
+        return given.new_zeros(*given.shape[:-1], child.out_features) if isinstance(child, nn.Linear) else given

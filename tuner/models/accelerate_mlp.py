@@ -26,7 +26,7 @@ from tuner.models.snapshot import (
     children_unchanged,
     is_unchanged,
 )
-from tuner.models.trial import Trials, copied_state, run_on_cpu
+from tuner.models.trial import Trials, copy_with, run_on_cpu
 from tuner.problem import dtype as dtypes
 from tuner.problem.gemm_fields import ACTIVATIONS
 
@@ -266,17 +266,14 @@ class _Trial:
 
     def run(self, dtype: torch.dtype, *, training: bool) -> object:
         """What the block gives; None where it cannot be run like this."""
-        original = original_class(self.block)
-        tried = original.__new__(original)
         weights = [self.gate, self.up] if self.layers == _SEPARATE else [torch.cat((self.gate, self.up))]
         modules: dict[str, nn.Module | None] = {
             name: None if each is None else _unhooked(each, training) for name, each in self.others.items()
         }
         for name, weight in zip((*self.layers, DOWN), (*weights, self.down), strict=True):
             modules[name] = _linear(weight.to(dtype))
-        tried.__dict__.update(copied_state(self.block))
-        tried.__dict__.update(_modules=modules, training=training)
-        return run_on_cpu(original.forward, tried, self.x.to(dtype))
+        tried = copy_with(self.block, modules, training=training)
+        return run_on_cpu(type(tried).forward, tried, self.x.to(dtype))
 
 
 def _linear(weight: torch.Tensor) -> nn.Linear:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from tuner.kernels.ops.linear import DTYPES
 from tuner.models.class_patch import original_class
-from tuner.models.trial import Trials, copied_state, run_on_cpu
+from tuner.models.trial import Called, Trials, Unread, copy_with, run_on_cpu
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHAPES = ((2, 2, 8), (1, 1, 8))
@@ -97,7 +97,7 @@ def residual_form(layer: nn.Module) -> ResidualForm | None:
     is_tried = bool(parameters) and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     if layer.training or not is_tried or 1 + len(by_name) + has_rest < len(parameters) or not may_add(layer):
         return None
-    unread = {name: _Argument() for name in (*(each.name for each in by_name), *([_REST] if has_rest else []))}
+    unread = {name: Unread() for name in (*(each.name for each in by_name), *([_REST] if has_rest else []))}
     steps = _steps_of(layer, unread, torch.float32, _SHAPES[0], _LARGE)
     defaults = {each.name: unread[each.name] if each.default is each.empty else each.default for each in by_name}
     again = _steps_of(layer, defaults, _dtype_of(layer), _SHAPES[1], 1.0)
@@ -119,14 +119,12 @@ def _steps_of(
 ) -> list[ResidualStep] | None:
     """The parts of a layer that is called with some arguments; None where it computes something else."""
     trial = _LayerTrial(layer, given, dtype, shape, size)
-    original = original_class(layer)
-    tried = original.__new__(original)
-    tried.__dict__.update(copied_state(layer))
-    tried.__dict__["_modules"] = {
-        name: each if _is_skipped(each) or each is None else _Called(name, trial.call)
+    children = {
+        name: each if _is_skipped(each) or each is None else Called(name, trial.call)
         for name, each in layer._modules.items()
     }
-    found = run_on_cpu(functools.partial(original.forward, tried, trial.x, **given))
+    tried = copy_with(layer, children)
+    found = run_on_cpu(functools.partial(type(tried).forward, tried, trial.x, **given))
     return trial.steps if trial.ends_with(found) else None
 
 
@@ -145,28 +143,6 @@ def may_add(layer: nn.Module) -> bool:
 def _is_skipped(child: nn.Module | None) -> bool:
     """Whether a child gives what it is given where it does not train."""
     return type(child) in (nn.Dropout, nn.Identity)
-
-
-class _Argument:
-    """Stands for an argument of a layer, which is to hand it on unread."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("an argument was read")
-
-    __bool__ = __eq__ = __len__ = __iter__ = __getitem__ = _refuse
-
-
-class _Called(nn.Module):  # type: ignore[misc]  # torch is not checked
-    """Stands for a child of a module that is tried."""
-
-    def __init__(self, name: str, call: Any) -> None:
-        super().__init__()
-        self._name, self._call = name, call
-
-    def forward(self, *args: object, **kwargs: object) -> object:
-        return self._call(self._name, *args, **kwargs)
 
 
 class _LayerTrial:
@@ -239,20 +215,17 @@ def ending_of(block: nn.Module) -> Ending:
         results[name] = given.new_zeros(*given.shape[:-1], linears[name].out_features)
         return results[name]
 
-    original, (input_parameter, *others) = original_class(block), parameters
+    input_parameter, *others = parameters
     arguments = {each.name: None for each in others if each.kind in _BY_NAME and each.default is each.empty}
     size = getattr(block, _HEAD_SIZE, None)
     if isinstance(size, int) and any(each.name == _POSITIONS for each in others):
         arguments[_POSITIONS] = (torch.ones(1, 2, size, device="cpu"),) * 2  # type: ignore[assignment]
-    tried = original.__new__(original)
-    tried.__dict__.update(copied_state(block), training=False)
+    children = {name: None if each is None else Called(name, call) for name, each in block._modules.items()}
+    tried = copy_with(block, children, training=False)
     if "config" in tried.__dict__:
         tried.__dict__["config"] = _EagerConfig(tried.__dict__["config"])
-    tried.__dict__["_modules"] = {
-        name: None if each is None else _Called(name, call) for name, each in block._modules.items()
-    }
     x = torch.zeros(1, 2, next(iter(linears.values())).in_features, device="cpu")
-    returned = run_on_cpu(functools.partial(original.forward, tried, **{input_parameter.name: x}, **arguments))
+    returned = run_on_cpu(functools.partial(type(tried).forward, tried, **{input_parameter.name: x}, **arguments))
     if not isinstance(returned, (torch.Tensor, tuple)) or not len(returned):
         return unknown
     result = returned if isinstance(returned, torch.Tensor) else returned[0]

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch import nn
@@ -88,14 +88,43 @@ def _are_same(one: object, other: object) -> bool:
     return one is other or (type(one) is type(other) and type(one) in _PLAIN and one == other)
 
 
-def copied_state(module: nn.Module) -> dict[str, Any]:
-    """A module's attributes, with collections and small buffers copied, so that a trial leaves nothing in them."""
+class Called(nn.Module):  # type: ignore[misc]  # torch is not checked
+    """Stands for a child of a module that is tried."""
+
+    def __init__(self, name: str, call: Any) -> None:
+        super().__init__()
+        self._name, self._call = name, call
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Tell that it is called, and give what is said to."""
+        return self._call(self._name, *args, **kwargs)
+
+
+class Unread:
+    """Stands for an argument of a module that is tried, which is not to read it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("an argument was read")
+
+    __bool__ = __eq__ = __len__ = __iter__ = __getitem__ = _refuse
+
+
+def copy_with(module: nn.Module, children: dict[str, nn.Module | None], **changed: object) -> nn.Module:
+    """A copy of a module before it was patched, with other children, and with some attributes changed.
+
+    Collections and small buffers are copied, so that a trial leaves nothing in them.
+    """
     state = {name: copy.copy(value) if isinstance(value, _KEPT) else value for name, value in module.__dict__.items()}
     state["_buffers"] = {
         name: each.clone() if each is not None and each.numel() <= _SMALL else each
         for name, each in module._buffers.items()
     }
-    return state
+    original = original_class(module)
+    copied: nn.Module = original.__new__(original)
+    copied.__dict__.update(state, _modules=children, **changed)
+    return copied
 
 
 def run_on_cpu(function: Callable[..., object], *args: object) -> object:
