@@ -60,10 +60,7 @@ class BrokenKernelError(KernelError):
         kernel: which; two may have one name. "" where that is not known.
     """
 
-    def __init__(self, message: str, *, kernel: str = "") -> None:
-        """Say what was raised or returned."""
-        super().__init__(message)  # alone: with it and its attributes the error is made anew in another process
-        self.kernel = kernel
+    kernel = ""
 
     @staticmethod
     def of(what: str, kernel: str, found: str) -> BrokenKernelError:

@@ -69,8 +69,8 @@ def decide(
     """
     search = _Search(problem, device)
     if problem.is_keyed:
-        every = _Both(by_source, ours)
-        found = search.exact("exact", every) or search.near_key(every)
+        found = search.exact("exact", by_source) or search.exact("exact", ours)
+        found = found or search.near_key(itertools.chain(by_source, ours))
     else:
         found = search.exact("exact", by_source) or search.family("family", by_source)
         found = found or search.exact("exact", ours) or search.family("family", ours)
@@ -200,16 +200,6 @@ def _of_another_source(row: Row, problem: Problem, spec: KernelSpec) -> str | No
 def grade(row: Row) -> str:
     """Whether a row was measured under this process's Triton."""
     return "exact" if row.made.environment.triton == devices.triton_version() else "compatible"
-
-
-class _Both(Iterable[DeviceWinners]):
-    """All sources that the user named, then the tables of triton-tuner."""
-
-    def __init__(self, by_source: Iterable[DeviceWinners], ours: Iterable[DeviceWinners]) -> None:
-        self.by_source, self.ours = by_source, ours
-
-    def __iter__(self) -> Iterator[DeviceWinners]:
-        return itertools.chain(self.by_source, self.ours)
 
 
 class _Search:
