@@ -26,15 +26,16 @@ def launch_interpreted(operands: Any, config: Config, run: Callable[[Any, Config
     """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong.
 
     Args:
-        operands: The operands as a GPU takes them, a dataclass with `a`, `b`, `out`, `bias` and `problem`.
+        operands: The operands as a GPU takes them, a dataclass with `out`, `buffer` and `problem`. All its other
+            tensors are read.
         config: The config to launch with.
         run: Launches the kernel itself.
     """
     out = output_for(operands.out)
-    bias = None if operands.bias is None else widened(operands.bias)
-    changed = {"a": widened(operands.a), "b": widened(operands.b), "bias": bias, "out": out}
+    names = [each.name for each in dataclasses.fields(operands) if each.name not in ("out", "buffer")]
+    read = {name: widened(each) for name in names if isinstance(each := getattr(operands, name), torch.Tensor)}
     with ignore_float_warnings():
-        run(dataclasses.replace(operands, **changed, problem=widened_problem(operands.problem)), config)
+        run(dataclasses.replace(operands, **read, out=out, problem=widened_problem(operands.problem)), config)
     copy_rounded(out, operands.out)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import torch
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.base.interpreted import copy_rounded, ignore_float_warnings, output_for, widened
+from tuner.kernels.base import interpreted
 from tuner.kernels.base.operands import Written
 from tuner.problem import Problem
 
@@ -43,12 +42,9 @@ class Tensors(Written):
 
 def launch_interpreted(inputs: Tensors, config: Config, run: Callable[[Tensors, Config], None]) -> None:
     """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong."""
-    out = output_for(inputs.out)
-    b = None if inputs.b is None else widened(inputs.b)
     # Masked rows have a sum of 0, by which the kernel divides.
-    with ignore_float_warnings(), np.errstate(divide="ignore"):
-        run(dataclasses.replace(inputs, a=widened(inputs.a), b=b, out=out), config)
-    copy_rounded(out, inputs.out)
+    with np.errstate(divide="ignore"):
+        interpreted.launch_interpreted(inputs, config, run)
 
 
 def lacking(problem: Problem, device: Device, layouts: tuple[str, ...], extras: tuple[str, ...] = ()) -> str | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from tuner.errors import ProblemError
-from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted, numerics
 from tuner.kernels.base.activations import activated
 from tuner.kernels.base.operands import Values, Written, count_of, guarded, shift_of
@@ -19,6 +16,7 @@ from tuner.problem import Problem, dtype
 
 GROUPS, TOP_K = "groups", "top_k"
 """The extras that hold the number of experts, and how many of them a token is sent to."""
+launch_interpreted = interpreted.launch_interpreted
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -130,18 +128,6 @@ def vendor(operands: ExpertsOperands) -> None:
     slots = torch.empty_like(rows).index_copy_(0, order, rows)
     shared = slots.view(tokens, top_k, -1) * operands.shares.to(slots.dtype).unsqueeze(-1)
     torch.sum(shared, dim=1, out=operands.out)
-
-
-def launch_interpreted(
-    operands: ExpertsOperands, config: Config, run: Callable[[ExpertsOperands, Config], None]
-) -> None:
-    """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong."""
-    out = interpreted.output_for(operands.out)
-    wide = {name: interpreted.widened(getattr(operands, name)) for name in ("a", "b", "down", "shares")}
-    problem = interpreted.widened_problem(operands.problem)
-    with interpreted.ignore_float_warnings():
-        run(dataclasses.replace(operands, **wide, out=out, problem=problem), config)
-    interpreted.copy_rounded(out, operands.out)
 
 
 def tolerance(problem: Problem) -> float:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from tuner.kernel.config import Config
 from tuner.kernels.base import interpreted, numerics
 from tuner.kernels.base.activations import activated
 from tuner.kernels.base.operands import Values, Written, guarded, shift_of
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype
 
+launch_interpreted = interpreted.launch_interpreted
 _RARE = 1e6
 
 
@@ -92,16 +90,6 @@ def vendor(operands: GatedOperands) -> None:
         gate = torch.mm(operands.a, operands.b.t())
         up = torch.mm(operands.a, operands.up.t())
     torch.mul(activated(gate, problem.activation), up, out=operands.out)
-
-
-def launch_interpreted(operands: GatedOperands, config: Config, run: Callable[[GatedOperands, Config], None]) -> None:
-    """Run a kernel under the interpreter, through float32 where the result would otherwise be wrong."""
-    out = interpreted.output_for(operands.out)
-    wide = {name: interpreted.widened(getattr(operands, name)) for name in ("a", "b", "up")}
-    problem = interpreted.widened_problem(operands.problem)
-    with interpreted.ignore_float_warnings():
-        run(dataclasses.replace(operands, **wide, out=out, problem=problem), config)
-    interpreted.copy_rounded(out, operands.out)
 
 
 def tolerance(problem: Problem) -> float:

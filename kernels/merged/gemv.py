@@ -11,6 +11,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base import blocks
+from tuner.kernels.base.interpreted import launch_interpreted
 from tuner.kernels.base.numerics import tolerance
 from tuner.kernels.base.operands import INT32_SPAN, VECTOR_BYTES
 from tuner.kernels.base.program import Operation, spec_of
@@ -42,7 +43,7 @@ _HELD, _COLUMNS, _LENGTH, _THREADS = 16, 2, 1024, 448
 multiprocessor needs. For two rows, twice the products of each row, twice the columns and half the step."""
 
 
-MERGED_LINEAR = Operation("merged_linear", op.make_operands, op.vendor, op.reference, op.launch_interpreted, tolerance)
+MERGED_LINEAR = Operation("merged_linear", op.make_operands, op.vendor, op.reference, launch_interpreted, tolerance)
 
 
 class _View(NamedTuple):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tuner.kernel.config import Config
-from tuner.kernels.base import interpreted
 from tuner.kernels.base.operands import Values, Written, guarded, shift_of
 from tuner.launch.torch_precision import torch_precision_set
 from tuner.problem import Problem, dtype
@@ -126,20 +123,3 @@ def vendor(operands: MergedOperands) -> None:
                 torch.mm(operands.a, weight.t(), out=out)
             else:
                 torch.addmm(bias, operands.a, weight.t(), out=out)
-
-
-def launch_interpreted(operands: MergedOperands, config: Config, run: Callable[[MergedOperands, Config], None]) -> None:
-    """Run the kernel under the interpreter, through float32 where the result would otherwise be wrong."""
-    out = interpreted.output_for(operands.out)
-    wide = {name: _widened(getattr(operands, name)) for name in _READ}
-    problem = interpreted.widened_problem(operands.problem)
-    with interpreted.ignore_float_warnings():
-        run(dataclasses.replace(operands, **wide, out=out, problem=problem), config)
-    interpreted.copy_rounded(out, operands.out)
-
-
-_READ = ("a", "b", "second", "third", "bias", "second_bias", "third_bias")
-
-
-def _widened(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else interpreted.widened(tensor)
