@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -46,10 +46,6 @@ on_change(_families.clear)
 _torch_serves: dict[Hashable, tuple[Callable[[Any], torch.Tensor | None], Callable[[], Any] | None]] = {}
 """By kinds of calls that no shipped binary serves in a strict process, torch's function and what counts them."""
 _MOST_KINDS = 8192
-_TENSORS = (
-    *("a", "b", "up", "second", "third", "out", "bias", "second_bias", "third_bias"),
-    *("scale_a", "scale_b", "ends", "down", "experts", "shares"),
-)
 on_change(_torch_serves.clear)
 
 
@@ -215,13 +211,9 @@ def _compute_as_before(call: CheckedCall) -> bool:
 
 def _kind(call: CheckedCall) -> Hashable:
     """All that decides which binaries a call needs; None of a list of matrices."""
-    tensors = [getattr(call.operands, name, None) for name in _TENSORS]
-    if isinstance(tensors[0], tuple):
+    operands: Any = call.operands
+    given = [getattr(operands, each.name) for each in fields(operands) if each.name != "buffer"]
+    if isinstance(given[0], tuple):
         return None
-    offset = getattr(call.operands, "offset", 0.0)
-    return (
-        call.problem,
-        call.device.slug,
-        offset,
-        *(t if t is None else (t.data_ptr() & 15, t.stride(), t.dtype) for t in tensors),
-    )
+    tensors = ((t.data_ptr() & 15, t.stride(), t.dtype) if isinstance(t, torch.Tensor) else t for t in given)
+    return (call.device.slug, *tensors)
