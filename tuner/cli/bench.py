@@ -31,19 +31,14 @@ _SHAPES = "shapes"
 """What the problems by shape go by, as the problems of a suite go by its name."""
 
 
-class Rivals(click.ParamType[tuple[str, ...]]):
-    """Rivals' names separated by commas; the result holds each once, in the order of the report."""
-
-    name = "rivals"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the names."""
-        named = [part.strip() for part in str(value).split(",") if part.strip()]
-        if unknown := [name for name in named if name not in RIVALS]:
-            self.fail(f"{unknown[0]!r} is no rival: expected some of {','.join(RIVALS)}", param, ctx)
-        if not named:
-            self.fail(f"no rival is named: expected some of {','.join(RIVALS)}", param, ctx)
-        return tuple(name for name in RIVALS if name in named)
+def _rivals(text: str) -> tuple[str, ...]:
+    """Return the rivals that a text names, separated by commas: each once, in the order of the report."""
+    named = [part.strip() for part in text.split(",") if part.strip()]
+    if unknown := [name for name in named if name not in RIVALS]:
+        raise click.BadParameter(f"{unknown[0]!r} is no rival: expected some of {','.join(RIVALS)}")
+    if not named:
+        raise click.BadParameter(f"no rival is named: expected some of {','.join(RIVALS)}")
+    return tuple(name for name in RIVALS if name in named)
 
 
 @click.command()
@@ -61,7 +56,7 @@ class Rivals(click.ParamType[tuple[str, ...]]):
 )
 @click.option(
     "--against",
-    type=Rivals(),
+    type=_rivals,
     default="vendor",
     show_default=True,
     metavar="vendor,inductor,autotune",

@@ -18,13 +18,22 @@ from tuner.files import make_folder
 from tuner.models import captured
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names of packages, as `import` takes them, that commas separate."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise click.BadParameter(f"{name!r} is no name of a package: expected one as it is imported, such as fla")
+    return names
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--out", metavar="DIR", required=True, type=options.Place(path_type=Path), help="Record into DIR.")
 @click.option(
     "--adopt",
     "libraries",
     metavar="LIB",
-    type=options.Libraries(),
+    type=_names,
     multiple=True,
     help="Record the calls of package LIB's autotuned kernels, and its other kernels' binaries; may be repeated.",
 )

@@ -14,7 +14,7 @@ import click
 
 from tuner.cli import measured, moe_files, options, output
 from tuner.cli.moe_options import MoeOptions
-from tuner.cli.options import Duration
+from tuner.cli.options import seconds_of
 from tuner.cli.output import quantity
 from tuner.cli.streams import stop_on_signal
 from tuner.files import make_folder
@@ -29,22 +29,12 @@ if TYPE_CHECKING:
 _COLUMNS = ("m", "ships", "us", "over file", "over default", "config")
 
 
-class Sizes(click.ParamType[tuple[int, ...]]):
-    """Integers, such as 128,128."""
-
-    name = "sizes"
-
-    def __init__(self, example: str) -> None:
-        """Name an example for what is refused."""
-        self._example = example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers, each from 1 on."""
-        cells = str(value).split(",")
-        if not all(re.fullmatch(r"\s*0*[1-9]\d{0,18}\s*", cell) for cell in cells):  # Python reads 4300 digits at most
-            expected = f"expected integers from 1 on, such as {self._example}"
-            self.fail(f"{value!r:.60} are no sizes: {expected}", param, ctx)
-        return tuple(int(cell) for cell in cells)
+def _sizes(text: str, example: str) -> tuple[int, ...]:
+    """Return integers from 1 on that commas separate; `example` is for what is refused."""
+    cells = text.split(",")
+    if not all(re.fullmatch(r"\s*0*[1-9]\d{0,18}\s*", cell) for cell in cells):  # Python reads 4300 digits at most
+        raise click.BadParameter(f"{text!r:.60} are no sizes: expected integers from 1 on, such as {example}")
+    return tuple(int(cell) for cell in cells)
 
 
 @click.command()
@@ -66,7 +56,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     help="Activations and weights. [default: the config's, else bf16]",
 )
 @click.option(
-    "--block-shape", type=Sizes("128,128"), metavar="128,128", help="Block of fp8 weights that shares a scale, N and K."
+    "--block-shape",
+    type=lambda text: _sizes(text, "128,128"),
+    metavar="128,128",
+    help="Block of fp8 weights that shares a scale, N and K.",
 )
 @click.option(
     "--group-size", type=click.IntRange(min=1), metavar="128", help="Number of int4 or int8 weights that share a scale."
@@ -76,7 +69,11 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     "--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks; divides --intermediate."
 )
 @click.option(
-    "--m", "ms", type=Sizes("1,8,64"), metavar="1,8,64", help="Numbers of tokens. [default: the packages' own 18]"
+    "--m",
+    "ms",
+    type=lambda text: _sizes(text, "1,8,64"),
+    metavar="1,8,64",
+    help="Numbers of tokens. [default: the packages' own 18]",
 )
 @click.option(
     "--routing",
@@ -92,7 +89,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
 @click.option(
-    "--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End tuning after about this long."
+    "--time-budget", "time_budget_s", type=seconds_of, metavar="60s", help="End tuning after about this long."
 )
 @click.option("--play-only", is_flag=True, help="Tune nothing: time the package's file beside its default config.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter.")

@@ -14,7 +14,6 @@ from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETED_FLOPS_S
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
-from tuner.problem.shard import Shard
 
 if TYPE_CHECKING:
     from tuner.store.store import Store
@@ -50,45 +49,13 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Libraries(click.ParamType[tuple[str, ...]]):
-    """Names of packages, as `import` takes them, separated by commas."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the names."""
-        names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
-        for name in names:
-            if not all(part.isidentifier() for part in name.split(".")):
-                self.fail(f"{name!r} is no name of a package: expected one as it is imported, such as fla", param, ctx)
-        return names
-
-
-class Duration(click.ParamType[float]):
-    """A time span such as 60s, 5m or 1h; seconds without a unit."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|)", str(value).strip())
-        seconds = float(match.group(1)) * _UNITS_S[match.group(2)] if match else 0.0
-        if not seconds:
-            self.fail(f"{value!r} is no time span: expected for instance 60s, 5m or 1h", param, ctx)
-        return seconds
-
-
-class ShardOption(click.ParamType[Shard]):
-    """A part of the problems, such as 3/8."""
-
-    name = "shard"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
-        """Return the part that "I/N" names."""
-        try:
-            return value if isinstance(value, Shard) else Shard.parse(value)
-        except UsageError as e:
-            self.fail(str(e), param, ctx)
+def seconds_of(text: str) -> float:
+    """Return the seconds of a time span such as 60s, 5m or 1h; without a unit they are seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|)", text.strip())
+    seconds = float(match.group(1)) * _UNITS_S[match.group(2)] if match else 0.0
+    if not seconds:
+        raise click.BadParameter(f"{text!r} is no time span: expected for instance 60s, 5m or 1h")
+    return seconds
 
 
 def _document_only(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:

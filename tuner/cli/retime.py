@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,21 +22,16 @@ if TYPE_CHECKING:
 _COLUMNS = ("state", "problem", "config", "us", "change", "vs default", "vs vendor", "reason")
 
 
-class Share(click.ParamType[float]):
-    """A share, as 5% or 0.05."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share as a number."""
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = -1.0
-        if not 0 <= share < 1:
-            self.fail(f"{text!r} is no share: expected for instance 5%", param, ctx)
-        return share
+def _share(text: str) -> float:
+    """Return the share that 5% or 0.05 names."""
+    text = text.strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{text!r} is no share: expected for instance 5%")
+    return share
 
 
 @click.command()
@@ -44,7 +39,7 @@ class Share(click.ParamType[float]):
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Time this many rows, always the same ones.")
 @click.option(
     "--fail-above",
-    type=Share(),
+    type=_share,
     default="5%",
     show_default=True,
     metavar="SHARE",

@@ -11,9 +11,7 @@ import click
 
 from tuner.cli.kernel_options import kernel_option, problem_option, typed_dtype
 from tuner.cli.options import (
-    Duration,
     Place,
-    ShardOption,
     db_option,
     device_option,
     dtype_option,
@@ -22,6 +20,7 @@ from tuner.cli.options import (
     json_option,
     layout_option,
     scaling_option,
+    seconds_of,
     shape_option,
     suite_option,
     warn_of_large,
@@ -30,13 +29,22 @@ from tuner.cli.output import print_json, quantity
 from tuner.cli.run_options import RunOptions
 from tuner.cli.run_problems import RunProblems, problems_of, suggested
 from tuner.cli.streams import stop_on_signal
+from tuner.errors import UsageError
 from tuner.hardware.device import Device
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
+from tuner.problem.shard import Shard
 from tuner.sweep.race_trials import LEAST_TRIALS
 
 if TYPE_CHECKING:
     from tuner.sweep.report import Report
+
+
+def _shard(text: str) -> Shard:
+    try:
+        return Shard.parse(text)
+    except UsageError as e:
+        raise click.BadParameter(str(e)) from e
 
 
 @click.command()
@@ -74,10 +82,8 @@ if TYPE_CHECKING:
     help="Which configs are tried: the likely ones, all, or a random sample.",
 )
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
-@click.option("--time-budget", "time_budget_s", type=Duration(), metavar="60s", help="End after about this long.")
-@click.option(
-    "--shard", type=ShardOption(), metavar="I/N", help="The I-th of N parts of the problems, of about equal cost."
-)
+@click.option("--time-budget", "time_budget_s", type=seconds_of, metavar="60s", help="End after about this long.")
+@click.option("--shard", type=_shard, metavar="I/N", help="The I-th of N parts of the problems, of about equal cost.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seeds random choices.")
 @device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
