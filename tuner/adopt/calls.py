@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner import files
 from tuner.errors import ConfigError, KernelError, SuiteError, in_short
@@ -26,6 +26,7 @@ SUFFIX = ".call.json"
 MOST_CALLS = 4096
 """How many calls a folder keeps, and how many binaries."""
 ADVICE = "remove it, and capture again"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +123,22 @@ def _programs(grid: Any, meta: dict[str, Any]) -> list[int]:
     return [int(each) for each in (found if isinstance(found, (tuple, list)) else (found,))]
 
 
-def load(folder: Path) -> tuple[list[Call], list[str]]:
-    """Read the calls of a folder, and say in one line each which files hold none.
+def load(folders: Iterable[Path]) -> tuple[list[Call], list[str]]:
+    """Read the calls of folders: see `read_all`."""
+    return read_all(folders, SUFFIX, _read)
+
+
+def read_all(folders: Iterable[Path], suffix: str, read: Callable[[Path], T]) -> tuple[list[T], list[str]]:
+    """Return what `read` makes of the files of a suffix, and in one line each why others cannot be read.
 
     Raises:
-        SuiteError: the folder cannot be read.
+        SuiteError: a folder cannot be read.
     """
-    found: list[Call] = []
+    found: list[T] = []
     faults: list[str] = []
-    for path in paths(folder):
+    for path in [path for folder in folders for path in paths(folder, suffix)]:
         try:
-            found.append(_read(path))
+            found.append(read(path))
         except SuiteError as e:
             faults.append(str(e))
     return found, faults

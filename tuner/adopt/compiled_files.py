@@ -100,19 +100,8 @@ def described(function: Any, compiled: Compiled) -> Binary:
 
 
 def load(folders: Iterable[Path]) -> tuple[list[Binary], list[str]]:
-    """Read the binaries of folders, and say in one line each which files hold none.
-
-    Raises:
-        SuiteError: a folder cannot be read.
-    """
-    found: list[Binary] = []
-    faults: list[str] = []
-    for path in [path for folder in folders for path in calls.paths(folder, SUFFIX)]:
-        try:
-            found.append(_read(path))
-        except SuiteError as e:
-            faults.append(str(e))
-    return found, faults
+    """Read the binaries of folders: see `calls.read_all`."""
+    return calls.read_all(folders, SUFFIX, _read)
 
 
 def of_this_triton(found: Iterable[Binary]) -> tuple[list[Binary], list[str]]:

@@ -152,12 +152,7 @@ class Folders:
         """Read the calls, import their kernels and register them in this process."""
         self.kernels: dict[str, ReplayedKernel] = {}
         self.problems: list[Problem] = []
-        self.faults: list[str] = []
-        found: list[Call] = []
-        for folder in folders:
-            calls, faults = captured.load(folder)
-            found += calls
-            self.faults += faults
+        found, self.faults = captured.load(folders)
         lost: set[str] = set()
         for call in found:
             if call.kernel in lost:

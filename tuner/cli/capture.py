@@ -68,7 +68,7 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     recorded = captured.write_suite(folder)
     products = sum(ms.total() for ms in recorded.calls.values())
     parts = [f"{quantity(len(recorded.calls), 'family')}, {quantity(products, 'call')}"] if products else []
-    if kernels := calls.load(folder)[0]:
+    if kernels := calls.load([folder])[0]:
         parts.append(f"{quantity(len(kernels), 'call')} of adopted kernels")
     binaries = compiled_files.load([folder])[0]
     places = {f"{kernel}:" for kernel in (*(call.kernel for call in kernels), *(each.kernel for each in binaries))}
