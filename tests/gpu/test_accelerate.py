@@ -11,11 +11,6 @@ from tuner.kernels.ops import gated_linear
 from tuner.kernels.ops import matmul as ops
 from tuner.models import accelerate, restore
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 class Block(nn.Module):
     def __init__(self):

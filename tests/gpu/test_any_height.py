@@ -11,10 +11,6 @@ from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SPEC = registry.find("matmul", "any_height")
 WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
 """Warps by columns of a tile."""

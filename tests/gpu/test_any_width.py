@@ -11,10 +11,6 @@ from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SPEC = registry.find("matmul", "any_width")
 TILES = {128: (8, (80, *range(144, 256, 16))), 192: (12, range(144, 240, 16)), 256: (8, range(144, 208, 16))}
 """Warps and widths by rows of a tile."""

@@ -17,11 +17,6 @@ from tuner.kernels.base.operands import Operands
 from tuner.kernels.grouped.operands import vendor
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def grouped(m: int, n: int, k: int, groups: int, *, listed: bool = False, **rest) -> Problem:
     extras = {"groups": groups, **({"listed": True} if listed else {})}

@@ -13,10 +13,6 @@ from tuner.kernel import registry
 from tuner.kernels import matmul
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SPEC = registry.find("matmul", "block_scaled_warp_specialized")
 FEW = Config(
     SPEC.name,

@@ -11,10 +11,6 @@ from tuner.launch.plan import recorded
 from tuner.problem import Problem
 from tuner.sweep import buffer_sets, verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SETS = 3
 PROBLEMS = {
     "decode": Problem(16, 1024, 2048, dtype="bfloat16", layout="nt"),

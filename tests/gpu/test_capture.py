@@ -6,10 +6,7 @@ import csv
 import subprocess
 import sys
 
-import pytest
 import torch
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 PROGRAM = """
 import threading, torch

@@ -10,10 +10,6 @@ from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SPEC = registry.find("matmul", "cluster_k")
 PLAIN = Config(
     SPEC.name,

@@ -10,10 +10,6 @@ from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 TILE = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_N_REST": 0, "BLOCK_SIZE_K": 64, "EPILOGUE_PARTS": 2}
 PLAIN = Config("warp_specialized", **TILE, GROUP_SIZE_M=4, SWAP_AB=False, launch_pdl=True, num_stages=4, num_warps=8)
 THREE = PLAIN.replace(BLOCK_SIZE_M=192, BLOCK_SIZE_N_REST=64, num_warps=12)

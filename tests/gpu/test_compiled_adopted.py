@@ -7,13 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-import torch
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 MODULE = """
 import torch, triton, triton.language as tl
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=4) for block in (128, 512, 2048)]

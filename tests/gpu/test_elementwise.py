@@ -14,10 +14,6 @@ from tuner.kernels import softmax, vector_add
 from tuner.kernels.softmax.operands import tolerance
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 DTYPES = ("fp16", "bf16", "fp32")
 PROBLEMS = [
     *(Problem(length, 1, 1, dtype=dtype, op="vector_add") for length in (1, 1000, 2**20 + 1) for dtype in DTYPES),

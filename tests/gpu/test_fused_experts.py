@@ -16,11 +16,6 @@ from tuner.kernels.ops import fused_experts as fused_experts_op
 from tuner.launch import launch as launching
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def problem_of(m: int, n: int, k: int, experts: int, top_k: int, **rest) -> Problem:
     extras = {"groups": experts, "top_k": top_k}

@@ -17,10 +17,6 @@ from tuner.kernels.ops import gated_linear as gated_linear_op
 from tuner.launch import launch as launching
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 BF16 = torch.bfloat16
 SAMPLED = 6
 

@@ -8,11 +8,6 @@ from torch import func
 
 from tuner.kernels import matmul
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def half(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.float16)

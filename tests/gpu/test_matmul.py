@@ -27,11 +27,6 @@ from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 PROBLEMS = [
     Problem(512, 512, 512, dtype="bf16", layout="nt"),
     Problem(129, 1000, 4093, dtype="fp16", epilogue="bias+gelu"),

@@ -16,10 +16,6 @@ from tuner.kernels.ops import dispatch, merged_by_evidence
 from tuner.models import accelerate
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SAMPLED = 12
 
 

@@ -7,13 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-import torch
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 PROGRAM = """
 import json, threading
 import torch

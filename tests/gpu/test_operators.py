@@ -7,11 +7,6 @@ import torch
 
 from tuner.kernels import bmm, fused_experts, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def drawn(*shape):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)

@@ -18,11 +18,6 @@ from tuner.kernels.gemm.padded import copy as padding
 from tuner.launch.launch import run
 from tuner.launch.plan import recorded
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def placed(rows: int, columns: int, stride: int, before: int, dtype: torch.dtype) -> torch.Tensor:
     """Random bits, so many elements into their memory."""

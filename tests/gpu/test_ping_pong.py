@@ -12,10 +12,6 @@ from tuner.kernels.base.operands import Operands
 from tuner.problem import dtype
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 SPEC = registry.find("matmul", "ping_pong")
 SQUARE, WIDE, FLAT = (128, 128, 0), (128, 128, 64), (64, 256, 0)
 """Tiles of `ping_pong`; those of `any_height_ping_pong` are given by their height."""

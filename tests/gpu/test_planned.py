@@ -11,11 +11,6 @@ import torch
 from tuner.kernels import bmm, gated_linear, grouped_mm, matmul, rms_norm, softmax, vector_add
 from tuner.launch import launch as launching
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 def half(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.float16)

@@ -8,17 +8,12 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from tuner.hardware.device import current
 from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.tables import binaries
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 RANGES = {
     (4096, 2048): {4: "gemv", 64: "swap_ab", 128: "tma", 256: "pointer"},
     (4096, 4096): {16: "cluster_k", 128: "warp_specialized", 512: "any_width", 1024: "persistent_tma"},

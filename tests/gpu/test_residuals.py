@@ -10,11 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 from tuner.kernels.ops import matmul as ops
 from tuner.models import accelerate
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 
 class Norm(nn.Module):
     def __init__(self):

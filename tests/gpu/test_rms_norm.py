@@ -19,10 +19,6 @@ from tuner.launch import launch as launching
 from tuner.models import accelerate
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 BF16 = torch.bfloat16
 
 

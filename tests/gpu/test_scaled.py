@@ -14,11 +14,6 @@ from tuner.kernel import registry
 from tuner.kernels import matmul
 from tuner.sweep import verify
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 PROBLEMS = [
     *(Problem(512, 768, 1024, dtype="e4m3", layout="nt", scaling=scaling) for scaling in ("scalar", "row", "block")),
     Problem(512, 768, 14336, dtype="e4m3", layout="nt", scaling="row", out_dtype="fp32", fast_accum=True),

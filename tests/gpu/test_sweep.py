@@ -18,10 +18,6 @@ from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
 FAULTY = Path(__file__).parent / "faulty"
 
 

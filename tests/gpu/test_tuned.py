@@ -13,11 +13,6 @@ from tuner.sweep import gpu_lock
 from tuner.sweep.plan import Plan
 from tuner.sweep.run import sweep
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is False"),
-]
-
 MODULE = """
 import torch, triton, triton.language as tl
 import tuner
