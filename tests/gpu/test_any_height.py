@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked import check_in_turn
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -188,14 +189,4 @@ def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, 
 def test_launches_that_follow_each_other_do_not_disturb_each_other():
     problem, config = nt(129, 7168, 256), tile(144, 64, num_stages=8, **CLUSTER)
     skip_where_refused(problem, config)
-    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
-    for inputs in sets:
-        SPEC.launch(inputs, config)
-    torch.cuda.synchronize()
-    alone = [inputs.output.clone() for inputs in sets]
-    for _ in range(50):
-        for inputs in sets:
-            verify.poison(inputs)
-        for inputs in sets:
-            SPEC.launch(inputs, config)
-        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))
+    check_in_turn(SPEC, problem, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked import check_in_turn
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -173,14 +174,4 @@ def test_operands_with_strides_are_read_in_place():
 def test_launches_that_follow_each_other_do_not_disturb_each_other():
     problem, config = nt(640, 2048, 256), tile(128, 208)
     skip_where_refused(problem, config)
-    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
-    for inputs in sets:
-        SPEC.launch(inputs, config)
-    torch.cuda.synchronize()
-    alone = [inputs.output.clone() for inputs in sets]
-    for _ in range(50):
-        for inputs in sets:
-            verify.poison(inputs)
-        for inputs in sets:
-            SPEC.launch(inputs, config)
-        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))
+    check_in_turn(SPEC, problem, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked import check_in_turn
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -62,14 +63,4 @@ def test_results_are_right_and_the_same_bits_each_time(problem, config):
 def test_launches_that_follow_each_other_keep_their_sums_apart():
     problem = Problem(32, 1280, 8192, dtype="bf16", layout="nt")
     skip_where_refused(problem, AHEAD)
-    sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
-    for inputs in sets:
-        SPEC.launch(inputs, AHEAD)
-    torch.cuda.synchronize()
-    alone = [inputs.output.clone() for inputs in sets]
-    for _ in range(50):
-        for inputs in sets:
-            verify.poison(inputs)
-        for inputs in sets:
-            SPEC.launch(inputs, AHEAD)
-        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))
+    check_in_turn(SPEC, problem, AHEAD)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
+from checked import check_sample
 
 from tuner import Problem
 from tuner.hardware import device
@@ -41,21 +40,8 @@ def assert_rows_right(out: torch.Tensor, x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_kernels_default_and_a_sample_of_its_space_are_right_and_repeatable(problem):
-    here = device.current()
-    for spec in registry.serving(problem, here):
-        inputs = spec.make_inputs(problem, "cuda", 0)
-        reference = spec.reference(inputs)
-        configs = spec.space(problem, here).configs()
-        sample = random.Random(0).sample(configs, min(6, len(configs)))
-        for config in [spec.default_config(problem, here), *sample]:
-            verify.poison(inputs)
-            spec.launch(inputs, config)
-            torch.cuda.synchronize()
-            found = verify.check(inputs, reference, problem.k, spec.tolerance(problem))
-            assert found.failure is None, str(config)
-            first = inputs.output.clone()
-            spec.launch(inputs, config)
-            assert torch.equal(first, inputs.output), str(config)
+    for spec in registry.serving(problem, device.current()):
+        check_sample(spec, problem, 6)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[-6:], ids=str)

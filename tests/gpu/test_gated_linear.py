@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
+from checked import check_sample
 from torch import nn
 
 from tuner import Problem
@@ -18,7 +17,6 @@ from tuner.launch import launch as launching
 from tuner.sweep import verify
 
 BF16 = torch.bfloat16
-SAMPLED = 6
 
 
 def problem_of(m: int, n: int, k: int, activation: str = "silu", **rest) -> Problem:
@@ -57,24 +55,8 @@ def assert_right(out: torch.Tensor, x: torch.Tensor, gate: torch.Tensor, up: tor
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_defaults_and_a_sample_of_every_space_are_right_and_repeat_their_bits(problem):
-    here = device.current()
-    specs = registry.serving(problem, here)
-    inputs = specs[0].make_inputs(problem, "cuda", 0)
-    right = specs[0].reference(inputs)
-    for spec in specs:
-        every = spec.space(problem, here).configs()
-        configs = random.Random(0).sample(every, min(SAMPLED, len(every)))
-        for config in [spec.default_config(problem, here), *configs]:
-            verify.poison(inputs)
-            spec.launch(inputs, config)
-            torch.cuda.synchronize()
-            found = verify.check(inputs, right, problem.k, spec.tolerance(problem))
-            assert found.failure is None, str(config)
-            once = inputs.output.clone()
-            for _ in range(3):
-                inputs.output.fill_(float("nan"))
-                spec.launch(inputs, config)
-                assert torch.equal(inputs.output, once), str(config)
+    for spec in registry.serving(problem, device.current()):
+        check_sample(spec, problem, 6)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)

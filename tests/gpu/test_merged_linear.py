@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
+from checked import check_sample
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from tuner import Problem
-from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels.ops import dispatch, merged_by_evidence
 from tuner.models import accelerate
-from tuner.sweep import verify
-
-SAMPLED = 12
 
 
 def problem_of(m: int, parts: str, k: int, **rest) -> Problem:
@@ -37,20 +32,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_default_and_a_sample_of_the_space_are_right_and_repeat_their_bits(problem):
-    here, spec = device.current(), registry.find("merged_linear", "merged_gemv")
-    inputs = spec.make_inputs(problem, "cuda", 0)
-    right = spec.reference(inputs)
-    every = spec.space(problem, here).configs()
-    configs = random.Random(0).sample(every, min(SAMPLED, len(every)))
-    for config in [spec.default_config(problem, here), *configs]:
-        verify.poison(inputs)
-        spec.launch(inputs, config)
-        torch.cuda.synchronize()
-        found = verify.check(inputs, right, problem.k, spec.tolerance(problem))
-        assert found.failure is None, str(config)
-        once = inputs.output.clone()
-        spec.launch(inputs, config)
-        assert torch.equal(once, inputs.output), str(config)
+    check_sample(registry.find("merged_linear", "merged_gemv"), problem, 12)
 
 
 class Attention(nn.Module):

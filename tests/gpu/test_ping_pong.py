@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked import check_in_turn
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -156,15 +157,4 @@ def test_launches_that_follow_each_other_do_not_disturb_each_other(sides):
     problem = nt(1024, 7168, 256)
     config = tile(problem, sides, 5)
     skip_where_refused(problem, config)
-    spec = spec_of(config)
-    sets = [spec.make_inputs(problem, "cuda", seed) for seed in range(4)]
-    for inputs in sets:
-        spec.launch(inputs, config)
-    torch.cuda.synchronize()
-    alone = [inputs.output.clone() for inputs in sets]
-    for _ in range(50):
-        for inputs in sets:
-            verify.poison(inputs)
-        for inputs in sets:
-            spec.launch(inputs, config)
-        assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))
+    check_in_turn(spec_of(config), problem, config)

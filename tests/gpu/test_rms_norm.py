@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
+from checked import check_sample
 from torch import nn
 
 from tuner import Problem
@@ -50,22 +49,8 @@ def assert_right(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_default_and_a_sample_of_the_space_are_right_and_repeat_their_bits(problem):
-    here = device.current()
-    (spec,) = registry.serving(problem, here)
-    inputs = spec.make_inputs(problem, "cuda", 0)
-    right = spec.reference(inputs)
-    configs = spec.space(problem, here).configs()
-    for config in [spec.default_config(problem, here), *random.Random(0).sample(configs, min(8, len(configs)))]:
-        verify.poison(inputs)
-        spec.launch(inputs, config)
-        torch.cuda.synchronize()
-        found = verify.check(inputs, right, problem.k, spec.tolerance(problem))
-        assert found.failure is None, str(config)
-        once = inputs.output.clone()
-        for _ in range(3):
-            inputs.output.fill_(float("nan"))
-            spec.launch(inputs, config)
-            assert torch.equal(inputs.output, once), str(config)
+    (spec,) = registry.serving(problem, device.current())
+    check_sample(spec, problem, 8)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from checked import check_configs
 
 from tuner import Problem
 from tuner.errors import KernelError
@@ -32,15 +33,7 @@ def assert_kernels_right(problem: Problem) -> None:
     """By every kernel that serves it: the default, the first and the last config, twice the same bits."""
     for spec in registry.serving(problem, INTERPRETER):
         configs = spec.space(problem, INTERPRETER).configs()
-        for config in {spec.default_config(problem, INTERPRETER), configs[0], configs[-1]}:
-            inputs = spec.make_inputs(problem, "cpu", 0)
-            verify.poison(inputs)
-            spec.launch(inputs, config)
-            found = verify.check(inputs, spec.reference(inputs), problem.k, spec.tolerance(problem))
-            assert found.failure is None, str(config)
-            first = inputs.output.clone()
-            spec.launch(inputs, config)
-            assert torch.equal(first, inputs.output), str(config)
+        check_configs(spec, problem, {spec.default_config(problem, INTERPRETER), configs[0], configs[-1]})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

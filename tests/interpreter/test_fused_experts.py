@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 import torch
+from checked import check_configs
 from torch.autograd import forward_ad
 
 from tuner import Problem
@@ -84,15 +85,8 @@ def test_every_config_is_right_and_keeps_inside_its_output(problem):
     specs = {spec.name: spec for spec in registry.serving(problem, INTERPRETER)}
     assert set(specs) == {"experts_pointer"} | ({"experts_tma"} if problem in BY_DESCRIPTOR else set())
     for spec in specs.values():
-        for config in {spec.default_config(problem, INTERPRETER), *spec.space(problem, INTERPRETER).configs()}:
-            inputs = spec.make_inputs(problem, "cpu", 0)
-            verify.poison(inputs)
-            spec.launch(inputs, config)
-            found = verify.check(inputs, spec.reference(inputs), problem.k, spec.tolerance(problem))
-            assert found.failure is None, str(config)
-            once = inputs.output.clone()
-            spec.launch(inputs, config)
-            assert torch.equal(once, inputs.output), str(config)
+        configs = {spec.default_config(problem, INTERPRETER), *spec.space(problem, INTERPRETER).configs()}
+        check_configs(spec, problem, configs)
 
 
 def test_the_reference_is_what_a_loop_over_tokens_gives():
