@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn
+from checked import check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
-from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.sweep import verify
@@ -48,12 +47,6 @@ def tile(rows: int, columns: int, **options: object) -> Config:
             **options,
         },
     )
-
-
-def skip_where_refused(problem: Problem, config: Config) -> None:
-    here = device.current()
-    if refused := SPEC.unserved(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
-        pytest.skip(refused)
 
 
 def tile_of_8_bits(rows: int, columns: int, **options: object) -> Config:
@@ -120,7 +113,7 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     reference, first = SPEC.reference(inputs), None
     for _ in range(20):
@@ -150,7 +143,7 @@ def check_bits(rows, columns, options):
     # Neither side is a whole number of tiles, and more than one wave of them goes through the ring.
     problem = nt(249, 17000, 1000, epilogue="bias")
     config = tile(rows, columns, **options)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
     for spec, one in ((SPEC, config), (registry.find("matmul", EXCHANGED.kernel), EXCHANGED)):
         verify.poison(inputs)
@@ -171,7 +164,7 @@ def check_bits(rows, columns, options):
 def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, beside, transposed):
     m, n, k = 136, 4104, 328
     problem = nt(m, n, k, epilogue="bias")
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     a, weight = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
     bias = torch.randn(n, device="cuda").bfloat16()
     expected = a.double() @ weight.double().t() + bias.double()
@@ -188,5 +181,5 @@ def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, 
 
 def test_launches_that_follow_each_other_do_not_disturb_each_other():
     problem, config = nt(129, 7168, 256), tile(144, 64, num_stages=8, **CLUSTER)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     check_in_turn(SPEC, problem, config)

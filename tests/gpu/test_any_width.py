@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn
+from checked import check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
-from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.sweep import verify
@@ -47,12 +46,6 @@ def tile(rows: int, columns: int, **options: object) -> Config:
     )
 
 
-def skip_where_refused(problem: Problem, config: Config) -> None:
-    here = device.current()
-    if refused := SPEC.unserved(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
-        pytest.skip(refused)
-
-
 def nt(*shape: int, **options: object) -> Problem:
     return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
 
@@ -83,7 +76,7 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     reference, first = SPEC.reference(inputs), None
     for _ in range(20):
@@ -101,7 +94,7 @@ def test_every_width_gives_the_bits_of_a_power_of_two(rows, columns):
     # Neither side is a whole number of tiles, and more than one wave of them goes through the ring.
     problem = nt(2604, 3800, 1000, epilogue="bias")
     config = tile(rows, columns)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
     for spec, one in ((SPEC, config), (registry.find("matmul", POWERS_OF_TWO.kernel), POWERS_OF_TWO)):
         verify.poison(inputs)
@@ -126,7 +119,7 @@ FROM_REGISTERS = [tile(192, 224, num_stages=4), tile(256, 176, num_stages=4), ti
 def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(config, beside, transposed):
     m, n, k = 1096, 1608, 328
     problem = nt(m, n, k, epilogue="bias")
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     a, weight, bias = operands(m, n, k)
     expected = a.double() @ weight.double().t() + bias.double()
     shape = (n, m) if transposed else (m, n)
@@ -147,7 +140,7 @@ def test_pairs_give_the_bits_of_single_blocks(cluster, rows, beside):
     # An odd number of tiles along either side: some blocks of pairs have a tile beyond the output.
     m, n, k = 2100, 1600, 1000
     problem, single = nt(m, n, k, epilogue="bias"), tile(rows, 144)
-    skip_where_refused(problem, single.replace(**cluster))
+    skip_where_refused(SPEC, problem, single.replace(**cluster))
     a, weight, bias = operands(m, n, k)
     found = []
     for config in (single, single.replace(**cluster)):
@@ -162,7 +155,7 @@ def test_pairs_give_the_bits_of_single_blocks(cluster, rows, beside):
 def test_operands_with_strides_are_read_in_place():
     m, n, k = 1000, 1600, 512
     problem, config = nt(m, n, k), tile(128, 208)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     a, weight, _ = operands(m, n, k + 64)
     a, weight = a[:, 64:], weight[:, :k]
     out = torch.full((m, n), torch.nan, device="cuda", dtype=torch.bfloat16)
@@ -173,5 +166,5 @@ def test_operands_with_strides_are_read_in_place():
 
 def test_launches_that_follow_each_other_do_not_disturb_each_other():
     problem, config = nt(640, 2048, 256), tile(128, 208)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     check_in_turn(SPEC, problem, config)

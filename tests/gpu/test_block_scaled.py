@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from checked import skip_where_refused
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -61,12 +62,6 @@ CASES = [
 ]
 
 
-def skip_where_refused(problem, config):
-    here = device.current()
-    if refused := SPEC.supports(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
-        pytest.skip(str(refused))
-
-
 def checked(problem, config, inputs, reference):
     verify.poison(inputs)
     SPEC.launch(inputs, config)
@@ -77,7 +72,7 @@ def checked(problem, config, inputs, reference):
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     reference = SPEC.reference(inputs)
     first = checked(problem, config, inputs, reference)
@@ -96,7 +91,7 @@ def test_no_case_is_refused_on_hopper():
 
 @pytest.mark.parametrize("config", [FEW, TALL, MANY], ids=["64x64", "128x64", "128x128"])
 def test_one_config_serves_every_m(config):
-    skip_where_refused(scaled(1, 456, 1536), config)
+    skip_where_refused(SPEC, scaled(1, 456, 1536), config)
     weights = SPEC.make_inputs(scaled(1, 456, 1536), "cuda", 1)
     for m in (*range(1, 20), 31, 63, 64, 65, 100, 127, 128, 129, 191, 255, 256):
         problem = scaled(m, 456, 1536)
@@ -117,7 +112,7 @@ def laid_out(scales: torch.Tensor, strides: tuple[int, int]) -> torch.Tensor:
 def test_scales_of_a_may_have_any_strides(m, kind):
     problem = scaled(m, 456, 2048)
     config = MANY if m > 128 else FEW
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     strides = {"rows": (16, 1), "columns": (1, m), "padded columns": (1, -(-m // 4) * 4)}.get(kind, (3, 3 * m))
     scales = laid_out(inputs.scale_a, strides)
@@ -132,7 +127,7 @@ def test_scales_of_a_may_have_any_strides(m, kind):
 @pytest.mark.parametrize("config", [FEW, MANY], ids=["64x64", "128x128"])
 def test_scales_of_b_may_have_any_strides(strides, config):
     problem = scaled(132, 2112, 2304)
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     scales = laid_out(inputs.scale_b, strides)
     checked(problem, config, dataclasses.replace(inputs, scale_b=scales), SPEC.reference(inputs))
@@ -142,7 +137,7 @@ def test_scales_of_b_may_have_any_strides(strides, config):
 @pytest.mark.parametrize(("m", "config"), [(5, FEW.replace(BLOCK_SIZE_M=8)), (300, MANY), (304, MANY)])
 def test_an_output_may_have_any_strides(kind, m, config):
     problem = scaled(m, 456, 1536, epilogue="bias+relu")
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     shape, strides = (
         (m, 456),
@@ -163,7 +158,7 @@ def test_an_output_may_have_any_strides(kind, m, config):
 
 def test_launches_that_follow_each_other_keep_their_operands_apart():
     problem = scaled(64, 7168, 2048)
-    skip_where_refused(problem, FEW)
+    skip_where_refused(SPEC, problem, FEW)
     sets = [SPEC.make_inputs(problem, "cuda", seed) for seed in range(4)]
     for inputs in sets:
         verify.poison(inputs)
@@ -177,7 +172,7 @@ def test_launches_that_follow_each_other_keep_their_operands_apart():
 
 @pytest.mark.parametrize("m", [1, 7, 64, 300])
 def test_matmul_takes_the_scales_of_serving_projects_and_can_be_captured(m):
-    skip_where_refused(scaled(m, 2112, 7168), FEW)
+    skip_where_refused(SPEC, scaled(m, 2112, 7168), FEW)
     torch.manual_seed(0)
     a = torch.randn(m, 7168, device="cuda").to(torch.float8_e4m3fn)
     weight = torch.randn(2112, 7168, device="cuda").to(torch.float8_e4m3fn)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn
+from checked import check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
-from tuner.hardware import device
 from tuner.kernel import registry
 from tuner.sweep import verify
 
@@ -41,15 +40,9 @@ CASES = [
 ]
 
 
-def skip_where_refused(problem, config):
-    here = device.current()
-    if refused := SPEC.supports(problem, here) or SPEC.space(problem, here).rejection(config, fatal_only=True):
-        pytest.skip(refused)
-
-
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
-    skip_where_refused(problem, config)
+    skip_where_refused(SPEC, problem, config)
     inputs = SPEC.make_inputs(problem, "cuda", 0)
     reference, first = SPEC.reference(inputs), None
     for _ in range(20):
@@ -62,5 +55,5 @@ def test_results_are_right_and_the_same_bits_each_time(problem, config):
 
 def test_launches_that_follow_each_other_keep_their_sums_apart():
     problem = Problem(32, 1280, 8192, dtype="bf16", layout="nt")
-    skip_where_refused(problem, AHEAD)
+    skip_where_refused(SPEC, problem, AHEAD)
     check_in_turn(SPEC, problem, AHEAD)

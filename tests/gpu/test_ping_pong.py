@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn
+from checked import check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -37,13 +37,6 @@ def tile(problem: Problem, sides: tuple[int, int, int] | int = SQUARE, stages: i
         num_stages=stages,
         num_warps=8,
     )
-
-
-def skip_where_refused(problem: Problem, config: Config) -> None:
-    here = device.current()
-    spec = spec_of(config)
-    if refused := spec.unserved(problem, here) or spec.space(problem, here).rejection(config, fatal_only=True):
-        pytest.skip(refused)
 
 
 def nt(*shape: int, **options: object) -> Problem:
@@ -95,7 +88,7 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
-    skip_where_refused(problem, config)
+    skip_where_refused(spec_of(config), problem, config)
     spec = spec_of(config)
     inputs = spec.make_inputs(problem, "cuda", 0)
     reference, first = spec.reference(inputs), None
@@ -120,7 +113,7 @@ def test_every_tile_gives_the_bits_of_warp_specialized(sides):
 
 def check_bits(problem, sides):
     config, other = tile(problem, sides), registry.find("matmul", "warp_specialized")
-    skip_where_refused(problem, config)
+    skip_where_refused(spec_of(config), problem, config)
     inputs, found = other.make_inputs(problem, "cuda", 0), []
     for spec, one in ((spec_of(config), config), (other, other.default_config(problem, device.current()))):
         verify.poison(inputs)
@@ -137,7 +130,7 @@ def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(sides, b
     m, n, k = 1160, 4104, 328
     problem = nt(m, n, k, epilogue="bias")
     config = tile(problem, sides)
-    skip_where_refused(problem, config)
+    skip_where_refused(spec_of(config), problem, config)
     a, weight = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
     bias = torch.randn(n, device="cuda").bfloat16()
     expected = a.double() @ weight.double().t() + bias.double()
@@ -156,5 +149,5 @@ def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(sides, b
 def test_launches_that_follow_each_other_do_not_disturb_each_other(sides):
     problem = nt(1024, 7168, 256)
     config = tile(problem, sides, 5)
-    skip_where_refused(problem, config)
+    skip_where_refused(spec_of(config), problem, config)
     check_in_turn(spec_of(config), problem, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+import pytest
 import torch
 
 from tuner.hardware import device
@@ -12,6 +13,13 @@ from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep import verify
+
+
+def skip_where_refused(spec: KernelSpec, problem: Problem, config: Config) -> None:
+    """Skip a test that the current GPU cannot run."""
+    here = device.current()
+    if refused := spec.unserved(problem, here) or spec.space(problem, here).rejection(config, fatal_only=True):
+        pytest.skip(refused)
 
 
 def check_configs(spec: KernelSpec, problem: Problem, configs: Iterable[Config], *, on: str = "cpu") -> None:
