@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn, skip_where_refused
+from checked import check_configs, check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
 from tuner.kernel import registry
@@ -77,14 +77,7 @@ CASES = [
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
     skip_where_refused(SPEC, problem, config)
-    inputs = SPEC.make_inputs(problem, "cuda", 0)
-    reference, first = SPEC.reference(inputs), None
-    for _ in range(20):
-        verify.poison(inputs)
-        SPEC.launch(inputs, config)
-        assert verify.check(inputs, reference, problem.k, SPEC.tolerance(problem)).failure is None
-        first = inputs.output.clone() if first is None else first
-        assert torch.equal(first, inputs.output)
+    check_configs(SPEC, problem, [config], on="cuda", launches=20)
 
 
 @pytest.mark.parametrize(

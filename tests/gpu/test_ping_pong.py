@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checked import check_in_turn, skip_where_refused
+from checked import check_configs, check_in_turn, skip_where_refused
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -89,15 +89,7 @@ CASES = [
 @pytest.mark.parametrize(("problem", "config"), CASES, ids=str)
 def test_results_are_right_and_the_same_bits_each_time(problem, config):
     skip_where_refused(spec_of(config), problem, config)
-    spec = spec_of(config)
-    inputs = spec.make_inputs(problem, "cuda", 0)
-    reference, first = spec.reference(inputs), None
-    for _ in range(20):
-        verify.poison(inputs)
-        spec.launch(inputs, config)
-        assert verify.check(inputs, reference, problem.k, spec.tolerance(problem)).failure is None
-        first = inputs.output.clone() if first is None else first
-        assert torch.equal(first, inputs.output)
+    check_configs(spec_of(config), problem, [config], on="cuda", launches=20)
 
 
 @pytest.mark.parametrize("sides", [SQUARE, WIDE, FLAT], ids=str)

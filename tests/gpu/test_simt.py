@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from checked import check_configs
 
 from tuner import Config, Problem
 from tuner.hardware import device
@@ -40,16 +41,7 @@ def sampled(problem):
 @pytest.mark.parametrize("kind", [{}, {"epilogue": "bias+gelu", "out_dtype": "bf16"}], ids=["plain", "finished"])
 def test_results_are_right_and_the_same_bits_each_time(layout, shape, kind):
     problem = Problem(*shape, dtype="fp32", layout=layout, **kind)
-    inputs = SPEC.make_inputs(problem, "cuda", 0)
-    reference = SPEC.reference(inputs)
-    for config in sampled(problem):
-        first = None
-        for _ in range(3):
-            verify.poison(inputs)
-            SPEC.launch(inputs, config)
-            assert verify.check(inputs, reference, problem.k, SPEC.tolerance(problem)).failure is None, config
-            first = inputs.output.clone() if first is None else first
-            assert torch.equal(first, inputs.output), config
+    check_configs(SPEC, problem, sampled(problem), on="cuda", launches=3)
 
 
 @pytest.mark.parametrize("splits", [1, 3])
