@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from checked import check_sample
+from checked import check_configs, check_sample
 
 from tuner import Problem
 from tuner.hardware import device
@@ -153,20 +153,9 @@ def specialized():
 def test_every_config_of_bmm_warp_specialized_is_right_and_repeats_its_bits(specialized, problem):
     here = device.current()
     assert specialized.supports(problem, here) is None
-    inputs = specialized.make_inputs(problem, "cuda", 0)
-    reference = specialized.reference(inputs)
     configs = specialized.space(problem, here).configs()
     shallow = [one.replace(num_stages=2) for one in configs if one["GROUP_SIZE_M"] == 1 and problem.k > 128]
-    for config in [*configs, *shallow]:
-        verify.poison(inputs)
-        specialized.launch(inputs, config)
-        torch.cuda.synchronize()
-        assert verify.check(inputs, reference, problem.k, specialized.tolerance(problem)).failure is None, str(config)
-        once = inputs.output.clone()
-        for _ in range(20):
-            inputs.output.fill_(float("nan"))
-            specialized.launch(inputs, config)
-            assert torch.equal(inputs.output, once), str(config)
+    check_configs(specialized, problem, [*configs, *shallow], on="cuda", launches=20)
 
 
 def test_bmm_warp_specialized_takes_shared_matrices_and_heads_between_each_others_rows(specialized):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -60,3 +61,19 @@ def check_in_turn(spec: KernelSpec, problem: Problem, config: Config) -> None:
         for inputs in sets:
             spec.launch(inputs, config)
         assert all(torch.equal(once, inputs.output) for once, inputs in zip(alone, sets, strict=True))
+
+
+def check_streams(call: Callable[..., torch.Tensor], sets: Sequence[Sequence[Any]]) -> list[torch.Tensor]:
+    """Check that calls on streams of their own do not disturb each other; returns what each gives alone."""
+    streams = [torch.cuda.Stream() for _ in sets]
+    alone = [call(*given) for given in sets]
+    torch.cuda.synchronize()
+    found: list[list[torch.Tensor]] = [[] for _ in sets]
+    for _ in range(50):
+        for stream, given, results in zip(streams, sets, found, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(call(*given))
+    torch.cuda.synchronize()
+    for once, results in zip(alone, found, strict=True):
+        assert all(torch.equal(once, each) for each in results)
+    return alone
