@@ -42,10 +42,7 @@ class _DriverUtils:
     def __init__(self, why: Exception) -> None:
         self._why = why
         self.get_device_properties = cuda.properties
-        self.unload_module = cuda.unload
-
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
-        return cuda.load(name, binary, shared, device)
+        self.load_binary, self.unload_module = cuda.load, cuda.unload
 
     def __getattr__(self, name: str) -> Any:
         raise self._why

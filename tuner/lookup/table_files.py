@@ -109,9 +109,7 @@ def warn_of_faults(name: str, faults: Sequence[Fault]) -> None:
         _log.warning("%s: %s%s", name, "; ".join(map(str, faults[:3])), more)
 
 
-def _read_all(
-    name: str, paths: Iterable[Traversable], read: Read = loaded_table.load
-) -> tuple[list[LoadedTable], list[str]]:
+def _read_all(name: str, paths: Iterable[Traversable], read: Read) -> tuple[list[LoadedTable], list[str]]:
     """The tables that can be read, and what is wrong with the others: one warning each."""
     loaded: list[LoadedTable] = []
     trouble: list[str] = []

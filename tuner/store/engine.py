@@ -143,7 +143,7 @@ def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
     return Database(label, None, url.set(drivername="postgresql+psycopg"), another)  # the driver of our extra
 
 
-def open_engine(database: Database, *, read_only: bool, timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
+def open_engine(database: Database, *, read_only: bool, timeout_s: float) -> Engine:
     """Connections to a database. A SQLite file, and its folder, are made when they are missing and may be written.
 
     A transaction reads the database as it stands at its begin; one of `writing` keeps other writers out.

@@ -49,7 +49,7 @@ def record_again(connection: Connection, keys: Keys, run_id: int, trials: Sequen
     _insert(connection, _rows(connection, keys, run_id, made, [time for _, time in trials]), _UNLESS_THERE)
 
 
-def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: str = "") -> None:
+def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: str) -> None:
     """Insert rows of `_COLUMNS` past SQLAlchemy, whose work for each value takes longer than all the rest."""
     try:
         kinds = [cast(Stored, trial.c[name].type) for name in _COLUMNS]
