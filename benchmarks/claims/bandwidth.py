@@ -33,7 +33,7 @@ OURS, DEFAULT, TORCH, COPY = "tuner", "default", "torch", "copy"
 COPIES = {"copy_": lambda to, of: to.copy_(of), "neg": lambda to, of: torch.neg(of, out=to)}
 
 
-def contest(problem, here, timer, clocks):
+def contest(problem, here, timer, monitor):
     """Bytes per second of each contestant, and ours and torch's over the copy's by paired medians."""
     match, default = tuner.lookup(problem, here), registry.default_config(problem, here)
     spec = registry.serving(problem, here)[0]
@@ -66,7 +66,7 @@ def contest(problem, here, timer, clocks):
         seed=1,
         rounds=timer.final_rounds,
         max_rounds=timer.max_final_rounds,
-        flagged=lambda: clocks.read().flagged,
+        throttled=lambda: monitor.read().throttled,
     )
     times[COPY] = min((times[name] for name in COPIES), key=statistics.median)
     us = {name: round(statistics.median(figures), 3) for name, figures in times.items()}
@@ -109,9 +109,9 @@ def main():
     torch.cuda.set_device(0)
     here, uuid = device.current(0), getattr(torch.cuda.get_device_properties(0), "uuid", None)
     rows = []
-    with torch.cuda.stream(torch.cuda.Stream()), nvml.open_clocks(f"GPU-{uuid}" if uuid else None) as clocks:
+    with torch.cuda.stream(torch.cuda.Stream()), nvml.open_monitor(f"GPU-{uuid}" if uuid else None) as monitor:
         for problem in suite.load(args.suite):
-            rows.append(contest(problem, here, GraphTimer(here.l2_bytes), clocks))
+            rows.append(contest(problem, here, GraphTimer(here.l2_bytes), monitor))
             torch.cuda.empty_cache()
     ours = [row["share_of_copy"][OURS] for row in rows]
     against = [row["vs_torch"] for row in rows]

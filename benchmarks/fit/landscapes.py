@@ -25,7 +25,7 @@ from tuner.store.listing import TrialFilter
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep.measure import Measurement
-from tuner.sweep.nvml import Clocks
+from tuner.sweep.nvml import GpuMonitor
 from tuner.sweep.timer import GraphTimer, HostTimer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -76,7 +76,7 @@ def entry(problem, known, device, args):
     spec = registry.serving(problem, device)[0]
     timer = HostTimer() if device.is_interpreter else GraphTimer(device.l2_bytes)
     timer.search_rounds = 1
-    measurement = Measurement(spec, problem, timer, Clocks(), "cpu" if device.is_interpreter else "cuda")
+    measurement = Measurement(spec, problem, timer, GpuMonitor(), "cpu" if device.is_interpreter else "cuda")
     asked = near(known, None)
     outcomes = dict(measurement.search(asked, lambda _config: None, drop=()))
     again = {config: outcome.median_us for config, outcome in outcomes.items() if outcome.median_us is not None}

@@ -16,7 +16,7 @@ from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.sweep import bits, verify
 from tuner.sweep.measure import Measurement
-from tuner.sweep.nvml import Clocks
+from tuner.sweep.nvml import GpuMonitor
 from tuner.sweep.timer import HostTimer
 
 OTHER = Config("pointer", BLOCK_SIZE_M=64, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_stages=1, num_warps=4)
@@ -141,7 +141,7 @@ def test_a_trial_of_another_order_is_wrong_however_accurate_it_is():
     spec = registry.find("matmul", "pointer")
 
     def states(problem: Problem) -> dict[str, tuple[State, str | None]]:
-        measurement = Measurement(spec, problem, HostTimer(), Clocks(), "cpu")
+        measurement = Measurement(spec, problem, HostTimer(), GpuMonitor(), "cpu")
         configs = (OWN, OTHER)
         found = measurement.search(configs, lambda _config: None, drop=())
         return {str(config): (outcome.state, outcome.message) for config, outcome in found}

@@ -67,13 +67,13 @@ def test_a_throttled_round_is_repeated_and_not_counted():
         played.append(tuple(names))
         return [1000.0 if len(played) <= 2 else 100.0 for _ in names]
 
-    times = play(["a", "b"], fire, seed=4, flagged=lambda: next(flags))
+    times = play(["a", "b"], fire, seed=4, throttled=lambda: next(flags))
     assert len(played) == ROUNDS + 2
     assert set(times["a"]) == {100.0}
 
 
 def test_a_card_that_is_always_throttled_still_gives_paired_rounds():
-    times = play(["a"], steady({"a": 5.0}), seed=5, flagged=lambda: True)
+    times = play(["a"], steady({"a": 5.0}), seed=5, throttled=lambda: True)
     assert len(times["a"]) == ROUNDS
 
 

@@ -13,7 +13,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.sweep import measure
 from tuner.sweep.job import Job
 from tuner.sweep.measure import Measurement
-from tuner.sweep.nvml import Clocks
+from tuner.sweep.nvml import GpuMonitor
 from tuner.sweep.search_task import make_search_task
 from tuner.sweep.strategies import EXHAUSTIVE
 from tuner.sweep.timer import GraphTimer, HostTimer
@@ -83,7 +83,7 @@ def decide(faulty, monkeypatch):
     monkeypatch.setattr(measure, "registry", SimpleNamespace(find=lambda *_: spec))
 
     def verdict(final_sets):
-        measurement = Measurement(spec, problem, Placed(launched, us, final_sets), Clocks(), "cpu")
+        measurement = Measurement(spec, problem, Placed(launched, us, final_sets), GpuMonitor(), "cpu")
         job = Job(make_search_task(problem, INTERPRETER), EXHAUSTIVE)
         job.resume({})
         for config, outcome in measurement.search(job.take(9, None)[0], lambda _config: None, drop=()):

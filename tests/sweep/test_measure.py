@@ -9,7 +9,7 @@ from tuner.hardware.device import INTERPRETER
 from tuner.kernel import registry
 from tuner.store.records import State
 from tuner.sweep.measure import Measurement
-from tuner.sweep.nvml import Clocks
+from tuner.sweep.nvml import GpuMonitor
 from tuner.sweep.timer import HostTimer
 
 
@@ -39,7 +39,7 @@ def test_configs_are_prepared_beside_others_and_timed_alone_and_none_is_blamed_w
     spec = faulty_kernels.SPEC
     configs = spec.space(problem, INTERPRETER).configs()
     good = [config for config in configs if config["behaviour"] == "good"]
-    measurement = Measurement(spec, problem, HostTimer(gate), Clocks(), "cpu")
+    measurement = Measurement(spec, problem, HostTimer(gate), GpuMonitor(), "cpu")
     outcomes = dict(measurement.search(configs, gate.told.append, drop=()))
     assert outcomes.keys() == set(configs)
     assert gate.told == ["shared", *configs, None, "free", "alone", *good, None, "free"]
@@ -68,7 +68,7 @@ def test_binaries_are_read_before_the_gate_and_what_fails_there_is_left_to_the_l
 
     spec = dataclasses.replace(faulty_kernels.SPEC, compile=read)
     configs = spec.space(problem, INTERPRETER).configs()
-    measurement = Measurement(spec, problem, CompiledTimer(gate), Clocks(), "cpu")
+    measurement = Measurement(spec, problem, CompiledTimer(gate), GpuMonitor(), "cpu")
     with monkeypatch.context() as patched:
         patched.setattr(registry, "find", lambda *_: spec)
         outcomes = dict(measurement.search(configs, gate.told.append, drop=()))

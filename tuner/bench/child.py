@@ -148,7 +148,7 @@ class _ProblemContest:
             rounds=rounds,
             # Nobody leaves early, so that every rival is compared over the same rounds.
             max_rounds=rounds,
-            flagged=lambda: self._session.clocks.read().flagged,
+            throttled=lambda: self._session.monitor.read().throttled,
         )
         timer.synchronize()
         return ContestResult(times, self._reasons, self._tuning_s)

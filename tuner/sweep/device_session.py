@@ -1,4 +1,4 @@
-"""The child's side of a device: opens it with its timer and clocks, and answers the parent until the pipe closes."""
+"""The child's side of a device: opens it with its timer and monitor, and answers the parent until the pipe closes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.kernel import registry
 from tuner.launch import compat
 from tuner.sweep.gpu_gate import Gate, OpenGate
 from tuner.sweep.messages import Hello, Imported, Importing, Refused
-from tuner.sweep.nvml import Clocks, driver_version, open_clocks
+from tuner.sweep.nvml import GpuMonitor, driver_version, open_monitor
 from tuner.sweep.process import die_with_parent, redirect_output
 from tuner.sweep.timer import GraphTimer, HostTimer, Timer
 
@@ -34,7 +34,7 @@ class DeviceSession:
     environment: Environment
     torch_device: str
     timer: Timer
-    clocks: Clocks
+    monitor: GpuMonitor
     gpu_uuid: str | None = None
 
 
@@ -93,7 +93,7 @@ def serve_requests(
 def open_session(gpu: int | None, stack: contextlib.ExitStack, gate: Gate | None = None) -> DeviceSession:
     """Open a GPU by its CUDA index, or the interpreter, until the stack closes; its stream becomes the current one."""
     if gpu is None:
-        return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(gate), Clocks())
+        return DeviceSession(INTERPRETER, _environment("interpreter"), "cpu", HostTimer(gate), GpuMonitor())
     Thread(target=_open_context, args=(gpu,), daemon=True).start()
     # Started before torch, whose import takes ten times as long, so that Triton's first launch need not wait for it.
     Thread(target=compat.triton_key, daemon=True).start()
@@ -111,9 +111,9 @@ def open_session(gpu: int | None, stack: contextlib.ExitStack, gate: Gate | None
     backend = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
     uuid = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)
     gpu_uuid = f"GPU-{uuid}" if uuid else None
-    clocks = stack.enter_context(open_clocks(None if torch.version.hip else gpu_uuid))
+    monitor = stack.enter_context(open_monitor(None if torch.version.hip else gpu_uuid))
     timer = GraphTimer(device.l2_bytes, gate)
-    return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, clocks, gpu_uuid)
+    return DeviceSession(device, _environment(backend, driver_version()), "cuda", timer, monitor, gpu_uuid)
 
 
 def _open_context(gpu: int) -> None:

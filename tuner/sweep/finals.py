@@ -57,7 +57,7 @@ def play(
     rounds: int,
     max_rounds: int,
     beside: Sequence[str] = (),
-    flagged: Callable[[], bool] = lambda: False,
+    throttled: Callable[[], bool] = lambda: False,
 ) -> dict[str, list[float]]:
     """Run the contestants together, round after round, in an order shuffled each round.
 
@@ -71,7 +71,7 @@ def play(
         rounds: how many rounds every contestant plays.
         max_rounds: the most rounds that any contestant plays.
         beside: contestants that are only there for comparison, and decide nothing.
-        flagged: whether the GPU was throttled during the last round. Such rounds are repeated, at most `rounds` times.
+        throttled: whether the GPU was slowed during the last round. Such rounds are repeated, at most `rounds` times.
 
     Returns:
         The times of each contestant, one for each counted round; the i-th of all come from the same round.
@@ -84,7 +84,7 @@ def play(
         order = shuffler.sample(playing, len(playing))
         figures = dict(zip(order, replay(order), strict=True))
         # After too many repeats, throttled figures are counted: they are paired, and better than none.
-        if flagged() and repeated < rounds:
+        if throttled() and repeated < rounds:
             repeated += 1
             continue
         counted += 1

@@ -18,7 +18,7 @@ from tuner.problem import Problem
 from tuner.store.records import Outcome, State
 from tuner.sweep import buffer_sets, finals, verify
 from tuner.sweep.host_errors import host_error_in
-from tuner.sweep.nvml import Clocks, ClockSample
+from tuner.sweep.nvml import GpuMonitor, GpuSample
 from tuner.sweep.timer import Timer
 
 VENDOR = "vendor"
@@ -64,9 +64,11 @@ class _Expected:
 class Measurement:
     """Inputs, reference and timer of one problem. A config that loses the CUDA context raises ContextLostError."""
 
-    def __init__(self, spec: KernelSpec, problem: Problem, timer: Timer, clocks: Clocks, torch_device: str) -> None:
+    def __init__(
+        self, spec: KernelSpec, problem: Problem, timer: Timer, monitor: GpuMonitor, torch_device: str
+    ) -> None:
         """Make the buffer sets and the float64 reference, which are the same for all kernels of the op."""
-        self._spec, self._problem, self._timer, self._clocks = spec, problem, timer, clocks
+        self._spec, self._problem, self._timer, self._monitor = spec, problem, timer, monitor
         self._torch_device = torch_device
         first = spec.make_inputs(problem, torch_device, 0)
         count = timer.buffer_sets(first.nbytes)
@@ -150,7 +152,7 @@ class Measurement:
                 replay,
                 seed=seed,
                 beside=(VENDOR,),
-                flagged=lambda: self._clocks.read().flagged,
+                throttled=lambda: self._monitor.read().throttled,
                 rounds=min(rounds or self._timer.final_rounds, self._timer.final_rounds),
                 max_rounds=self._timer.max_final_rounds,
             )
@@ -227,16 +229,16 @@ class Measurement:
         again = buffer_sets.launches_again(seen, inputs, sets)
         return _Tried(found.error, again or (lambda index: launch(sets[index], config)))
 
-    def _rotate(self, candidates: list[_Candidate], drop: Sequence[float]) -> ClockSample:
-        sample = ClockSample()
+    def _rotate(self, candidates: list[_Candidate], drop: Sequence[float]) -> GpuSample:
+        sample = GpuSample()
         throttle = 0
         for factor in (math.inf, *drop)[: self._timer.search_rounds]:
             near = [one for one in candidates if not one.samples or min(one.samples) <= factor * self._best_us]
             for _repeat in range(1 + _REPEATS):
                 figures = self._timer.replay([candidate.capture for candidate in near])
-                sample = self._clocks.read()
+                sample = self._monitor.read()
                 throttle |= sample.throttle or 0
-                if not sample.flagged:
+                if not sample.throttled:
                     break
             for candidate, figure in zip(near, figures, strict=True):
                 candidate.samples.append(figure)
@@ -283,7 +285,7 @@ def failure_of(error: Exception) -> Outcome:
     return Outcome(State.OUT_OF_RESOURCES if resources else State.RUNTIME_ERROR, in_short(error))
 
 
-def _complete(candidate: _Candidate, sample: ClockSample) -> Outcome:
+def _complete(candidate: _Candidate, sample: GpuSample) -> Outcome:
     p20, median, p80 = (float(q) for q in np.percentile(candidate.samples, [20, 50, 80]))
     return Outcome(
         State.COMPLETE,

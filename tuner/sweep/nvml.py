@@ -1,4 +1,4 @@
-"""What NVML tells about GPUs without opening a CUDA context: how many, which, and their clocks. Nothing is changed."""
+"""What NVML tells of GPUs without opening a CUDA context: how many, which, and their state. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ alike. Source: NVML, `nvmlClocksEventReasons`.
 
 
 @dataclass(frozen=True, slots=True)
-class ClockSample:
-    """A GPU's state at one moment; None where NVML does not tell."""
+class GpuSample:
+    """A GPU's state at one moment; None where NVML does not tell. A trial's `Outcome` keeps these fields."""
 
     sm_clock_mhz: int | None = None
     power_w: float | None = None
     throttle: int | None = None
+    """Why the clock is low, in the bits of NVML's `nvmlClocksEventReasons`."""
 
     @property
-    def flagged(self) -> bool:
-        """Whether the GPU was slowed down in a way that spoils a measurement."""
+    def throttled(self) -> bool:
+        """Whether the GPU was slowed down in a way that spoils a measurement: by a bit of `THROTTLED`."""
         return bool((self.throttle or 0) & THROTTLED)
 
 
-class Clocks:
-    """Reads one GPU; gives empty samples where there is no NVML (AMD, the interpreter)."""
+class GpuMonitor:
+    """Reads one GPU's state between rounds; gives empty samples where there is no NVML (AMD, the interpreter)."""
 
     def __init__(self, handle: Any = None) -> None:
         self._handle = handle
 
-    def read(self) -> ClockSample:
+    def read(self) -> GpuSample:
         """Return the clock (MHz), power (W) and throttle bits of this moment."""
         if self._handle is None:
-            return ClockSample()
+            return GpuSample()
         import pynvml
 
         try:
-            return ClockSample(
+            return GpuSample(
                 pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
                 pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
                 pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
             )
         except pynvml.NVMLError:
-            return ClockSample()
+            return GpuSample()
 
 
 @contextlib.contextmanager
@@ -71,17 +72,17 @@ def _nvml() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_clocks(uuid: str | None) -> Iterator[Clocks]:
-    """Yield the clocks of the GPU with this UUID ("GPU-..."); None gives empty samples."""
+def open_monitor(uuid: str | None) -> Iterator[GpuMonitor]:
+    """Yield the monitor of the GPU with this UUID ("GPU-..."); None gives empty samples."""
     if uuid is None:
-        yield Clocks()
+        yield GpuMonitor()
         return
     with _nvml() as nvml:
         handle = None
         if nvml is not None:
             with contextlib.suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        yield Clocks(handle)
+        yield GpuMonitor(handle)
 
 
 def first_arch() -> str | None:

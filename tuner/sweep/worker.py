@@ -111,7 +111,7 @@ class _ProblemHandler:
         self._clear()
         spec = registry.serving(request.problem, session.device)[0]
         try:
-            self.measurement = Measurement(spec, request.problem, session.timer, session.clocks, session.torch_device)
+            self.measurement = Measurement(spec, request.problem, session.timer, session.monitor, session.torch_device)
         except (torch.cuda.OutOfMemoryError, MemoryError) as e:
             return messages.too_large(e)
         except TunerError as e:

@@ -89,7 +89,7 @@ def _measured(
             torch.cuda.synchronize()  # the arguments may still be being written on the caller's stream
         session = open_session(gpu, stack)
         stack.enter_context(gpu_lock.hold([session.gpu_uuid], wait=False))
-        measurement = Measurement(spec, problem, session.timer, session.clocks, session.torch_device)
+        measurement = Measurement(spec, problem, session.timer, session.monitor, session.torch_device)
         while batch := job.take(BATCH, None)[0]:
             for config, outcome in measurement.search(batch, _silent, drop=RACE.drop):
                 note(config, dataclasses.replace(outcome, gpu_uuid=session.gpu_uuid))
