@@ -37,7 +37,7 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, Verdict
-from tuner.store.rows import trial_row
+from tuner.store.rows import trial_values
 from tuner.store.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -123,7 +123,7 @@ def ledger_costs() -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=".") as folder, Store.open(f"{folder}/ledger.db") as store:
         run = store.begin_run(KNOWN["sm_90"], environment, argv=(), host="driver")
         problems = [Problem(64 * i, 512, 256) for i in range(1, 1201)]
-        sent = {each: [trial_row(Trial(each, config, kernel, outcome)) for config in configs] for each in problems}
+        sent = {each: [trial_values(Trial(each, config, kernel, outcome)) for config in configs] for each in problems}
 
         def timed(some: list[Problem], *, decide: bool = False, clock: Any = time.process_time) -> float:
             begun = clock()
@@ -152,7 +152,7 @@ def reading_s(configs: list[Config], kernel: KernelVersion, outcome: Outcome) ->
     outcomes = [dataclasses.replace(outcome, median_us=1.0 + i, power_w=500.0 + i) for i in range(len(configs))]
     problem = Problem(64, 512, 256)
     trials = [Trial(problem, config, kernel, each) for config, each in zip(configs, outcomes, strict=True)]
-    reply = pickle.dumps(tuple(trial_row(trial) for trial in trials))
+    reply = pickle.dumps(tuple(trial_values(trial) for trial in trials))
     begun = time.process_time()
     for _ in range(200):
         pickle.loads(reply)

@@ -15,7 +15,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.engine import UnavailableError
 from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict
-from tuner.store.rows import trial_row
+from tuner.store.rows import trial_values
 from tuner.store.store import Store
 from tuner.version import __version__
 
@@ -28,7 +28,7 @@ def delivery(number: int) -> Delivery:
     config = Config("pointer", n=number)
     trial = Trial(PROBLEM, config, KERNEL, Outcome(State.COMPLETE, median_us=float(number)))
     verdict = Verdict(config, float(number), None, None, (config,))
-    return Delivery(writes=[("record_rows", ((trial_row(trial),),)), ("decide", (PROBLEM, KERNEL, verdict))])
+    return Delivery(writes=[("record_rows", ((trial_values(trial),),)), ("decide", (PROBLEM, KERNEL, verdict))])
 
 
 def joined(store: Store) -> Ledger:

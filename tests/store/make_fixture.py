@@ -63,7 +63,7 @@ def fill(store: Store) -> None:
     store.record_family(second, Family(BATCHED.group(), (few,), Check(1, 1.004, 1.01), (5, 8)))
     store.end_run(second, RunStatus.DONE)
     with store._writing() as connection:  # as only a server's runs do
-        assert claims.claim(connection, store._keys, second, DECODE, begin=True)
+        assert claims.claim(connection, store._ids, second, DECODE, begin=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial
-from tuner.store.rows import trial_row
+from tuner.store.rows import trial_values
 from tuner.store.store import Store
 
 KERNELS = [KernelVersion("matmul", name, 1, "none") for name in ("pointer", "tma")]
@@ -51,7 +51,7 @@ def test_trials_of_several_problems_and_kernels_come_back_as_they_were(opened):
 def test_rows_of_another_process_are_plain_values_and_come_back_as_the_trials_they_were(opened):
     store, run = opened
     given = trials(WHOLE, Outcome(State.RUNTIME_ERROR, "why", resources=Resources(compile_ms=3.0)))
-    sent = pickle.dumps([trial_row(each) for each in given])
+    sent = pickle.dumps([trial_values(each) for each in given])
     for kind in (Trial, Config, Outcome, Resources, State):
         assert kind.__name__.encode() not in re.findall(rb"[A-Z][A-Za-z]+", sent)
     store.record_rows(run, pickle.loads(sent))

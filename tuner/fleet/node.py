@@ -28,7 +28,7 @@ from tuner.problem import Problem
 from tuner.problem.family import Family
 from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
-from tuner.store.rows import trial_row
+from tuner.store.rows import trial_values
 from tuner.store.runs import Run
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
@@ -235,7 +235,7 @@ class LedgerStore:
     def record(self, _run: Run, trials: Sequence[Trial], *, again: bool = False) -> None:  # noqa: ARG002
         """See `Store`; the driver's store knows itself whether it has these trials."""
         # The driver reads a thousand nodes' replies: plain values take it a fraction of what objects do.
-        self._node.tell("record_rows", tuple(trial_row(trial) for trial in trials))
+        self._node.tell("record_rows", tuple(trial_values(trial) for trial in trials))
 
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
         """See `Store`."""

@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from tuner.problem import Problem
 from tuner.store import runs
-from tuner.store.keys import Keys
 from tuner.store.models import claim as table
 from tuner.store.models import run as run_table
+from tuner.store.row_ids import RowIds
 from tuner.store.runs import Run, RunStatus
 
 
@@ -27,9 +27,9 @@ class Holder(NamedTuple):
     begun: bool
 
 
-def claim(connection: Connection, keys: Keys, run: Run, problem: Problem, *, begin: bool) -> bool:
+def claim(connection: Connection, ids: RowIds, run: Run, problem: Problem, *, begin: bool) -> bool:
     """Take a problem where no other living run has it; see `Store.claim`. The connection holds the write lock."""
-    place = {**_place(connection, keys, run), "problem_id": keys.make(connection, problem)}
+    place = {**_place(connection, ids, run), "problem_id": ids.make(connection, problem)}
     query = select(table, _lives(connection).label("lives")).join_from(table, run_table)
     found = connection.execute(query.where(*(table.c[name] == value for name, value in place.items()))).first()
     if found is None:
@@ -43,35 +43,35 @@ def claim(connection: Connection, keys: Keys, run: Run, problem: Problem, *, beg
     return True
 
 
-def begin(connection: Connection, keys: Keys, run: Run, problem: Problem) -> bool:
+def begin(connection: Connection, ids: RowIds, run: Run, problem: Problem) -> bool:
     """Mark a run's own claim as begun; False where it is not its own any more."""
-    own = (table.c.run_id == run.id, table.c.problem_id == keys.make(connection, problem))
+    own = (table.c.run_id == run.id, table.c.problem_id == ids.make(connection, problem))
     return connection.execute(update(table).where(*own).values(begun=True)).rowcount == 1
 
 
-def release(connection: Connection, keys: Keys, run: Run, problems: Sequence[Problem] | None = None) -> None:
+def release(connection: Connection, ids: RowIds, run: Run, problems: Sequence[Problem] | None = None) -> None:
     """Give up a run's claims on some problems, or all of them."""
     own = delete(table).where(table.c.run_id == run.id)
     if problems is not None:
-        own = own.where(table.c.problem_id.in_([keys.make(connection, problem) for problem in problems]))
+        own = own.where(table.c.problem_id.in_([ids.make(connection, problem) for problem in problems]))
     connection.execute(own)
 
 
-def others(connection: Connection, keys: Keys, run: Run, problems: Iterable[Problem]) -> dict[Problem, Holder]:
+def others(connection: Connection, ids: RowIds, run: Run, problems: Iterable[Problem]) -> dict[Problem, Holder]:
     """Who has which of these problems; see `Store.claimed_by_others`."""
-    place = _place(connection, keys, run)
+    place = _place(connection, ids, run)
     query = select(table.c.problem_id, run_table.c.host, table.c.begun).join_from(table, run_table)
     here = (table.c[name] == value for name, value in place.items())
     rows = connection.execute(query.where(*here, table.c.run_id != run.id, _lives(connection)))
     held = {row.problem_id: Holder(row.host, row.begun) for row in rows}
-    ids = {problem: keys.find(connection, problem) for problem in problems}
-    return {problem: held[found] for problem, found in ids.items() if found in held}
+    problem_ids = {problem: ids.find(connection, problem) for problem in problems}
+    return {problem: held[found] for problem, found in problem_ids.items() if found in held}
 
 
-def _place(connection: Connection, keys: Keys, run: Run) -> dict[str, int]:
+def _place(connection: Connection, ids: RowIds, run: Run) -> dict[str, int]:
     """What a claim is for besides the problem: the device, environment and protocol of its run."""
-    ids = {name: keys.find(connection, getattr(run, name)) for name in ("device", "environment")}
-    return {f"{name}_id": found for name, found in ids.items() if found is not None} | {"protocol": run.protocol}
+    found = {f"{name}_id": ids.find(connection, getattr(run, name)) for name in ("device", "environment")}
+    return {name: row_id for name, row_id in found.items() if row_id is not None} | {"protocol": run.protocol}
 
 
 def _lives(connection: Connection) -> ColumnElement[bool]:

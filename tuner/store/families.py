@@ -8,30 +8,30 @@ from tuner.errors import ProblemError
 from tuner.hardware.device import Device, Environment
 from tuner.problem.family import Check, Family, Range
 from tuner.store.column_values import StrayValue
-from tuner.store.keys import Keys, insert_row
 from tuner.store.models import device, environment, family, family_range, problem
 from tuner.store.records import DecidedFamily, now
+from tuner.store.row_ids import RowIds, insert_row
 from tuner.store.rows import LeftOut, problem_of, sound, value_of
 from tuner.store.runs import Run
 
 
-def is_recorded(connection: Connection, keys: Keys, run: Run, found: Family) -> bool:
+def is_recorded(connection: Connection, ids: RowIds, run: Run, found: Family) -> bool:
     """Whether a run recorded a family, as one does whose commit was not answered."""
-    last = keys.find(connection, found.at(found.last_m))
+    last = ids.find(connection, found.at(found.last_m))
     known = select(family.c.family_id).where(family.c.run_id == run.id, family.c.problem_id == last)
     return connection.execute(known).first() is not None
 
 
-def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
+def record(connection: Connection, ids: RowIds, run: Run, found: Family) -> None:
     """Insert a family and its ranges; see `Store.record_family`."""
     family_id = insert_row(
         connection,
         family,
         {
             "run_id": run.id,
-            "device_id": keys.make(connection, run.device),
-            "environment_id": keys.make(connection, run.environment),
-            "problem_id": keys.make(connection, found.at(found.last_m)),
+            "device_id": ids.make(connection, run.device),
+            "environment_id": ids.make(connection, run.environment),
+            "problem_id": ids.make(connection, found.at(found.last_m)),
             "checked": found.check.played if found.check else 0,
             "regret_geomean": found.check.geomean if found.check else None,
             "regret_worst": found.check.worst if found.check else None,
@@ -43,7 +43,7 @@ def record(connection: Connection, keys: Keys, run: Run, found: Family) -> None:
     ranges = [
         {
             "family_id": family_id,
-            "problem_id": keys.make(connection, found.at(each.row_m)),
+            "problem_id": ids.make(connection, found.at(each.row_m)),
             "first_m": each.first_m,
             "last_m": each.last_m,
             "evidence": each.evidence,

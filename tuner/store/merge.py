@@ -68,16 +68,16 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
         found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
         with _destination(database, busy_timeout_s) as connection:
             merged = Destination(connection)
-            claims = reconcile.claims(connection, database.label)
-            before = {claim.winner_id for claim in claims if claim.current}
+            standings = reconcile.standings(connection, database.label)
+            before = {standing.winner_id for standing in standings if standing.current}
             added: list[Added] = []
             for source in found:
-                counts, claimed = merged.take(source)
+                counts, taken = merged.take(source)
                 added.append(Added(source.database.label, counts))
-                claims += claimed
-            disputes = reconcile.decide_afresh(connection, claims, merged.new_winners)
-            after = reconcile.claims(connection, database.label)
-            now = {claim.winner_id for claim in after if claim.current}
+                standings += taken
+            disputes = reconcile.decide_afresh(connection, standings, merged.new_winners)
+            after = reconcile.standings(connection, database.label)
+            now = {standing.winner_id for standing in after if standing.current}
     conflicts = (*merged.conflicts, *(Conflict("winner", dispute) for dispute in disputes))
     return Merged(database.label, tuple(added), len(now), len(before - now), conflicts)
 

@@ -15,8 +15,8 @@ from tuner.errors import StoreError
 from tuner.store import models
 from tuner.store.column_values import Stray, StrayValue
 from tuner.store.engine import Database, faults
-from tuner.store.keys import insert_row
-from tuner.store.reconcile import Claim, claims
+from tuner.store.reconcile import Standing, standings
+from tuner.store.row_ids import insert_row
 from tuner.store.rows import RUN_STATUSES, LeftOut, check_row, sound
 
 Row = dict[str, Any]
@@ -129,7 +129,7 @@ class Destination:
         newest = select(func.max(models.trial.c.trial_id, type_=Integer))
         self._newest_trial: int = connection.execute(newest).scalar() or 0
 
-    def take(self, source: Source) -> tuple[dict[str, int], list[Claim]]:
+    def take(self, source: Source) -> tuple[dict[str, int], list[Standing]]:
         """Take every row of a source that is not here.
 
         Decisions that come are history until `reconcile.decide_afresh` has looked at all of them.
@@ -146,8 +146,8 @@ class Destination:
             counts[table.name] = len(self._known[table.name]) - before
         counts["device_alias"] = self._take_names(source, ids, own_names)
         counts["trial"] = sum(self._take_trials(source, run_id, ids) for run_id in source.runs_with_trials())
-        counts["winner"], claimed = self._take_winners(source, ids)
-        return counts, claimed
+        counts["winner"], taken = self._take_winners(source, ids)
+        return counts, taken
 
     def _take_entities(self, source: Source, table: Table, key: Sequence[str], ids: Ids) -> dict[int, int]:
         known = self._known[table.name]
@@ -233,7 +233,7 @@ class Destination:
         trial = models.trial
         self._connection.execute(update(trial).where(trial.c.trial_id == there["trial_id"]).values(columns))
 
-    def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Claim]]:
+    def _take_winners(self, source: Source, ids: Ids) -> tuple[int, list[Standing]]:
         """Take every decision, current or not."""
         evidence, here, added = self._evidence(source, ids), dict[int, int](), 0
         for their_id, theirs in source.rows(models.winner, ids | {"trial": evidence}):
@@ -245,8 +245,8 @@ class Destination:
                 added += 1
             here[their_id] = self._decisions[decision]["winner_id"]
         with faults(source.database):
-            found = claims(source.connection, source.database.label)
-        return added, [replace(claim, winner_id=here[claim.winner_id]) for claim in found if claim.winner_id in here]
+            found = standings(source.connection, source.database.label)
+        return added, [replace(each, winner_id=here[each.winner_id]) for each in found if each.winner_id in here]
 
     def _evidence(self, source: Source, ids: Ids) -> dict[int, int]:
         """The trials behind a source's winners: its ids to those here."""

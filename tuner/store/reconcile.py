@@ -20,7 +20,7 @@ from tuner.store.rows import joined, problem_of, sound
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Standing:
     """What one database says of a decision.
 
     Attributes:
@@ -36,7 +36,7 @@ class Claim:
     later: int
 
 
-def claims(connection: Connection, location: str) -> list[Claim]:
+def standings(connection: Connection, location: str) -> list[Standing]:
     """What a database says of each of its decisions."""
     query = select(winner.c.winner_id, winner.c.superseded_by, winner.c.decided_at).order_by(winner.c.winner_id)
     # A damaged one is named where its row is read; what it says of itself is not taken.
@@ -50,10 +50,10 @@ def claims(connection: Connection, location: str) -> list[Claim]:
                 break
             later[successor] = max(later[successor], steps)
             winner_id = successor
-    return [Claim(location, each, successor is None, later[each]) for each, (successor, _) in decisions.items()]
+    return [Standing(location, each, successor is None, later[each]) for each, (successor, _) in decisions.items()]
 
 
-def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int]) -> list[str]:
+def decide_afresh(connection: Connection, standings: Sequence[Standing], new: Set[int]) -> list[str]:
     """Put the decisions of every place in order; the last is current, and each other is superseded by the next.
 
     The first difference of these counts. A decision comes later in the order whose config has a COMPLETE trial for its
@@ -63,15 +63,15 @@ def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int
 
     Args:
         connection: it holds the write lock.
-        claimed: what each database says of its decisions.
+        standings: what each database says of its decisions.
         new: decisions that came from elsewhere: the places to speak of.
 
     Returns:
         One sentence for each decision that was current somewhere and lost to another config, in a place to speak of.
     """
     later: dict[int, int] = {}
-    for claim in claimed:
-        later[claim.winner_id] = max(later.get(claim.winner_id, 0), claim.later)
+    for standing in standings:
+        later[standing.winner_id] = max(later.get(standing.winner_id, 0), standing.later)
     places: dict[tuple[int, ...], list[tuple[tuple[Any, ...], RowMapping]]] = {}
     for row in _decisions(connection):
         place = (row["device_id"], row["environment_id"], row["problem_id"])
@@ -82,7 +82,7 @@ def decide_afresh(connection: Connection, claimed: Sequence[Claim], new: Set[int
         _chain(connection, ordered)
         if not new.isdisjoint(row["winner_id"] for row in ordered):
             kept.update({row["winner_id"]: ordered[-1] for row in ordered})
-    return _disputes(connection, [claim for claim in claimed if claim.current and claim.winner_id in kept], kept)
+    return _disputes(connection, [each for each in standings if each.current and each.winner_id in kept], kept)
 
 
 def _decisions(connection: Connection) -> list[RowMapping]:
@@ -134,17 +134,17 @@ def _chain(connection: Connection, ordered: list[RowMapping]) -> None:
             connection.execute(changed.values(superseded_by=successor))
 
 
-def _disputes(connection: Connection, claimed: Sequence[Claim], kept: dict[int, RowMapping]) -> list[str]:
-    origin = {claim.winner_id: claim.location for claim in reversed(claimed)}
+def _disputes(connection: Connection, standings: Sequence[Standing], kept: dict[int, RowMapping]) -> list[str]:
+    origin = {standing.winner_id: standing.location for standing in reversed(standings)}
     sentences: dict[str, None] = {}
-    for claim in claimed:
-        current = kept[claim.winner_id]["winner_id"]
-        if claim.winner_id == current:
+    for standing in standings:
+        current = kept[standing.winner_id]["winner_id"]
+        if standing.winner_id == current:
             continue
-        lost, won = _described(connection, claim.winner_id), _described(connection, current)
+        lost, won = _described(connection, standing.winner_id), _described(connection, current)
         if lost["config_id"] == won["config_id"]:
             continue
-        kept_now, history = _decision(won, origin.get(current)), _decision(lost, claim.location)
+        kept_now, history = _decision(won, origin.get(current)), _decision(lost, standing.location)
         sentences[f"{_place(won)}: kept is {kept_now}; history is {history}"] = None
     return list(sentences)
 

@@ -45,7 +45,7 @@ _RESOURCES = [each.name for each in dataclasses.fields(Resources)]
 _FIGURES_OF, _RESOURCES_OF = operator.attrgetter(*_FIGURES), operator.attrgetter(*_RESOURCES)
 OUTCOME_COLUMNS = ("state", *_FIGURES, *_RESOURCES)
 """The columns of trial that an outcome is kept in."""
-TrialRow = tuple[Problem, KernelVersion, str, str, tuple[Any, ...]]
+TrialValues = tuple[Problem, KernelVersion, str, str, tuple[Any, ...]]
 """A trial's problem and kernel, its config's digest and parameters, and its `outcome_values`: read much faster from
 another process's message than a `Trial`."""
 _PROBLEM = tuple(column for column in problem.c if column is not problem.c.problem_id)
@@ -213,7 +213,7 @@ def outcome_values(outcome: Outcome) -> tuple[Any, ...]:
     return (outcome.state.value, *_FIGURES_OF(outcome), *_RESOURCES_OF(outcome.resources))
 
 
-def trial_row(trial: Trial) -> TrialRow:
+def trial_values(trial: Trial) -> TrialValues:
     """A trial as the store inserts it, and as a node of a fleet sends it."""
     config = trial.config
     return trial.problem, trial.kernel, config.digest, config.parameters_json, outcome_values(trial.outcome)

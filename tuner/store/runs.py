@@ -17,8 +17,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, selec
 from tuner.hardware.device import Device, Environment
 from tuner.location import without_password
 from tuner.store import models
-from tuner.store.keys import Keys, insert_row
 from tuner.store.records import PROTOCOL, as_text, now
+from tuner.store.row_ids import RowIds, insert_row
 from tuner.version import __version__
 
 DEAD_AFTER_S = 60.0
@@ -99,18 +99,18 @@ def beat(connection: Connection, run: Run) -> None:
 
 
 def begin(
-    connection: Connection, keys: Keys, device: Device, environment: Environment, *, argv: Sequence[str], host: str
+    connection: Connection, ids: RowIds, device: Device, environment: Environment, *, argv: Sequence[str], host: str
 ) -> Run:
     """Insert a run that is RUNNING; see `Store.begin_run`."""
     table = models.run
-    device_id = keys.make(connection, device)
+    device_id = ids.make(connection, device)
     _keep_name(connection, device_id, device.name)
     _keep_rates(connection, device_id, device)
     run = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__)
     row = {
         "uuid": run.uuid,
         "device_id": device_id,
-        "environment_id": keys.make(connection, environment),
+        "environment_id": ids.make(connection, environment),
         "protocol": run.protocol,
         "tool_version": run.tool_version,
         "argv": json.dumps([*map(without_password, argv)]),

@@ -73,7 +73,7 @@ def connections(database: Database, timeout_s: float) -> Engine:
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(lock_timeout)  # of readers, too: an upgrade locks whole tables
         if connection.get_execution_options().get("begin") == "IMMEDIATE":
-            # One writer at a time here too: `Keys` relies on it, and so do first starts.
+            # One writer at a time here too: `RowIds` relies on it, and so do first starts.
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
         else:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

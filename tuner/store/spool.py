@@ -25,10 +25,10 @@ from tuner.location import state_folder
 from tuner.problem import Problem
 from tuner.store import models
 from tuner.store.engine import Database, faults, writing
-from tuner.store.keys import Keys
 from tuner.store.records import KernelVersion, Outcome, Resources, State, Trial, now
+from tuner.store.row_ids import RowIds
 from tuner.store.runs import Run
-from tuner.store.trials import record_again
+from tuner.store.trials import record_missing
 
 Timed = tuple[Trial, str]
 """A trial, and when it was measured."""
@@ -136,7 +136,7 @@ def _store(engine: Engine, database: Database, uuid: str, trials: Sequence[Timed
         if run_id is None and trials:
             raise StoreError(f"{database.label} does not know their run: if it was emptied on purpose, remove the file")
         if run_id is not None and trials:
-            record_again(connection, Keys(), run_id, trials)
+            record_missing(connection, RowIds(), run_id, trials)
 
 
 def _folder() -> Path:

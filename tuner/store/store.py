@@ -18,8 +18,7 @@ from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Family
-from tuner.store import claims, families, models, rows, runs, schema, spool
-from tuner.store import winners as verdicts
+from tuner.store import claims, families, models, rows, runs, schema, spool, winners
 from tuner.store.engine import (
     ANOTHER,
     BUSY_TIMEOUT_S,
@@ -32,12 +31,12 @@ from tuner.store.engine import (
     settle_journal,
     writing,
 )
-from tuner.store.keys import Keys
 from tuner.store.listing import Listings, TrialFilter
 from tuner.store.outage import OutageBuffer
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner
+from tuner.store.row_ids import RowIds
 from tuner.store.runs import Run, RunStatus
-from tuner.store.trials import newest_at, record, record_again, settled
+from tuner.store.trials import newest_at, record, record_missing, settled
 from tuner.store.writer_lock import sole_writer
 
 __all__ = ["Run", "RunStatus", "Store", "TrialFilter"]
@@ -68,7 +67,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         super().__init__(engine, database)
         self._file = None if database.path is None else file_id(database.path)
         self._log: tuple[int, int] | None = None
-        self._keys = Keys()
+        self._ids = RowIds()
         self._outage: OutageBuffer | None = None
         self._alone = False
         self._joined: Connection | None = None
@@ -145,7 +144,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         with self._writing() as connection:
             runs.interrupt_dead(connection, alone=self._alone)
             self._alone = False  # from here on this machine's runs may be our own
-            return runs.begin(connection, self._keys, device, environment, argv=argv, host=host)
+            return runs.begin(connection, self._ids, device, environment, argv=argv, host=host)
 
     @property
     def is_shared(self) -> bool:
@@ -168,7 +167,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         """
         if self.is_shared:
             kept = spool.Spool(run, self._database)
-            again = partial(self._record_again, run)
+            again = partial(self._record_missing, run)
             self._outage = OutageBuffer(kept, self.location, again, stop or threading.Event())
 
     def heartbeat(self, run: Run) -> None:
@@ -204,7 +203,7 @@ class Store(Listings, AbstractContextManager["Store"]):
     @survives_outage
     def _set_status(self, run: Run, status: RunStatus) -> None:
         with self._writing() as connection:
-            claims.release(connection, self._keys, run)
+            claims.release(connection, self._ids, run)
             runs.end(connection, run, status)
 
     def _end_outage_buffer(self) -> None:
@@ -229,16 +228,16 @@ class Store(Listings, AbstractContextManager["Store"]):
         if self._outage is not None:
             self._outage.keep(batch)
             return
-        self.record_rows(run, [rows.trial_row(trial) for trial in batch], again=again)
+        self.record_rows(run, [rows.trial_values(trial) for trial in batch], again=again)
 
-    def record_rows(self, run: Run, trials: Sequence[rows.TrialRow], *, again: bool = False) -> None:
+    def record_rows(self, run: Run, trials: Sequence[rows.TrialValues], *, again: bool = False) -> None:
         """Keep trials as `record` does, from the rows that a node of a fleet made of them."""
         with self._writing() as connection:
-            record(connection, self._keys, run.id, trials, again=again or self._again)
+            record(connection, self._ids, run.id, trials, again=again or self._again)
 
-    def _record_again(self, run: Run, trials: Sequence[spool.Timed]) -> None:
+    def _record_missing(self, run: Run, trials: Sequence[spool.Timed]) -> None:
         with self._writing() as connection:
-            record_again(connection, self._keys, run.id, trials)
+            record_missing(connection, self._ids, run.id, trials)
 
     @survives_outage
     def settled(
@@ -259,13 +258,13 @@ class Store(Listings, AbstractContextManager["Store"]):
             runs: whose trials count; None for any run's.
         """
         with self._reading() as connection:
-            return settled(connection, self._keys, (device, environment, problem), kernels, runs)
+            return settled(connection, self._ids, (device, environment, problem), kernels, runs)
 
     @survives_outage
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """Return when a problem's newest trial was recorded, UTC as in `Winner.decided_at`; None without trials."""
         with self._reading() as connection:
-            return newest_at(connection, self._keys, (device, environment, problem))
+            return newest_at(connection, self._ids, (device, environment, problem))
 
     @survives_outage
     def decide(self, run: Run, problem: Problem, kernel: KernelVersion, verdict: Verdict) -> None:
@@ -275,14 +274,14 @@ class Store(Listings, AbstractContextManager["Store"]):
             StoreError: also when the config has no COMPLETE trial on this device, environment and protocol.
         """
         with self._writing() as connection:
-            verdicts.decide(connection, self._keys, run, problem, version=kernel, verdict=verdict)
+            winners.decide(connection, self._ids, run, problem, version=kernel, verdict=verdict)
 
     @survives_outage
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """Return the current winner of a problem on a device under an environment's versions; None without one."""
         winner = models.winner
         with self._reading() as connection:
-            key = [self._keys.find(connection, entity) for entity in (device, environment, problem)]
+            key = [self._ids.find(connection, entity) for entity in (device, environment, problem)]
             columns = (winner.c.device_id, winner.c.environment_id, winner.c.problem_id)
             if None in key:
                 return None
@@ -311,7 +310,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         if not self.is_shared:
             return True
         with self._writing() as connection:
-            return claims.claim(connection, self._keys, run, problem, begin=begin)
+            return claims.claim(connection, self._ids, run, problem, begin=begin)
 
     @survives_outage
     def begin_claimed(self, run: Run, problem: Problem) -> bool:
@@ -319,7 +318,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         if not self.is_shared:
             return True
         with self._writing() as connection:
-            return claims.begin(connection, self._keys, run, problem)
+            return claims.begin(connection, self._ids, run, problem)
 
     def release(self, run: Run, problems: Sequence[Problem]) -> None:
         """Release problems that a run has claimed; the end of a run releases all that it still has."""
@@ -329,13 +328,13 @@ class Store(Listings, AbstractContextManager["Store"]):
     @survives_outage
     def _release(self, run: Run, problems: Sequence[Problem]) -> None:
         with self._writing() as connection:
-            claims.release(connection, self._keys, run, problems)
+            claims.release(connection, self._ids, run, problems)
 
     @survives_outage
     def claimed_by_others(self, run: Run, problems: Iterable[Problem]) -> dict[Problem, claims.Holder]:
         """Return which of these problems other living runs have, and who they are."""
         with self._reading() as connection:
-            return claims.others(connection, self._keys, run, problems)
+            return claims.others(connection, self._ids, run, problems)
 
     @survives_outage
     def record_family(self, run: Run, family: Family) -> None:
@@ -347,8 +346,8 @@ class Store(Listings, AbstractContextManager["Store"]):
         """
         with self._writing() as connection:
             unsure = self._again or self._outage is not None
-            if not (unsure and families.is_recorded(connection, self._keys, run, family)):
-                families.record(connection, self._keys, run, family)
+            if not (unsure and families.is_recorded(connection, self._ids, run, family)):
+                families.record(connection, self._ids, run, family)
 
     @survives_outage
     def families(self, *, device_slug: str | None = None) -> list[DecidedFamily]:
@@ -382,7 +381,7 @@ class Store(Listings, AbstractContextManager["Store"]):
                 yield connection
             self._check_file()
         except BaseException:
-            self._keys.forget()
+            self._ids.forget()
             raise
 
     def _check_file(self) -> None:

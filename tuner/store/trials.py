@@ -14,9 +14,9 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store import rows
 from tuner.store.column_values import Stored, StrayValue
-from tuner.store.keys import Keys
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, is_of_machine, now
+from tuner.store.row_ids import RowIds
 from tuner.store.runs import Run
 
 _COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
@@ -30,23 +30,23 @@ memory, for as long as two runs and longer.
 
 
 def record(
-    connection: Connection, keys: Keys, run_id: int, trials: Sequence[rows.TrialRow], *, again: bool = False
+    connection: Connection, ids: RowIds, run_id: int, trials: Sequence[rows.TrialValues], *, again: bool = False
 ) -> None:
     """Insert trials: a handful of statements for any number of them; see `Store.record`.
 
     Args:
-        connection, keys, run_id: where.
+        connection, ids, run_id: where.
         trials: what was measured just now.
         again: those that a server has already stay as they are.
     """
-    made = _rows(connection, keys, run_id, trials, itertools.repeat(now()))
+    made = _rows(connection, ids, run_id, trials, itertools.repeat(now()))
     _insert(connection, made, _UNLESS_THERE if again else "")
 
 
-def record_again(connection: Connection, keys: Keys, run_id: int, trials: Sequence[tuple[Trial, str]]) -> None:
+def record_missing(connection: Connection, ids: RowIds, run_id: int, trials: Sequence[tuple[Trial, str]]) -> None:
     """Insert trials with the times when they were measured; those that a server has already stay as they are."""
-    made = [rows.trial_row(tried) for tried, _ in trials]
-    _insert(connection, _rows(connection, keys, run_id, made, [time for _, time in trials]), _UNLESS_THERE)
+    made = [rows.trial_values(tried) for tried, _ in trials]
+    _insert(connection, _rows(connection, ids, run_id, made, [time for _, time in trials]), _UNLESS_THERE)
 
 
 def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: str) -> None:
@@ -64,7 +64,7 @@ def _insert(connection: Connection, rows: Iterable[tuple[object, ...]], clause: 
 
 
 def _rows(
-    connection: Connection, keys: Keys, run_id: int, trials: Sequence[rows.TrialRow], times: Iterable[str]
+    connection: Connection, ids: RowIds, run_id: int, trials: Sequence[rows.TrialValues], times: Iterable[str]
 ) -> Iterator[tuple[object, ...]]:
     """Trials as `_insert` takes them. Problems and kernels are told apart by `id`: hashing them takes longer."""
     problems: dict[int, Problem] = {}
@@ -73,9 +73,9 @@ def _rows(
     for problem, version, digest, parameters, _ in trials:
         problems[id(problem)], versions[id(version)] = problem, version
         configs.setdefault(id(version), {})[digest] = parameters
-    problem_ids = {key: keys.make(connection, problem) for key, problem in problems.items()}
+    problem_ids = {key: ids.make(connection, problem) for key, problem in problems.items()}
     config_ids = {
-        key: keys.make_configs(connection, keys.make(connection, version), configs[key])
+        key: ids.make_configs(connection, ids.make(connection, version), configs[key])
         for key, version in versions.items()
     }
     for (problem, version, digest, _, values), measured_at in zip(trials, times, strict=False):
@@ -84,7 +84,7 @@ def _rows(
 
 def settled(
     connection: Connection,
-    keys: Keys,
+    ids: RowIds,
     place: tuple[Device, Environment, Problem],
     kernels: Iterable[KernelVersion],
     runs: Iterable[Run] | None = None,
@@ -96,7 +96,7 @@ def settled(
         select(trial, config, kernel)
         .select_from(rows.joined(trial, rows.TRIAL_JOINS))
         .where(
-            *_measured_at(connection, keys, place),
+            *_measured_at(connection, ids, place),
             *of_runs,
             tuple_(kernel.c.op, kernel.c.name, kernel.c.version).in_(list(sources)),
         )
@@ -122,17 +122,17 @@ def settled(
     return {tried: outcome for tried, outcome in newest.items() if tried not in doubted}
 
 
-def newest_at(connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]) -> str | None:
+def newest_at(connection: Connection, ids: RowIds, place: tuple[Device, Environment, Problem]) -> str | None:
     """When the newest trial was recorded; see `Store.newest_trial_at`."""
     newest = select(func.max(trial.c.measured_at, type_=Text)).join_from(trial, run, trial.c.run_id == run.c.run_id)
-    found: str | None = connection.execute(newest.where(*_measured_at(connection, keys, place))).scalar()
+    found: str | None = connection.execute(newest.where(*_measured_at(connection, ids, place))).scalar()
     return found
 
 
 def _measured_at(
-    connection: Connection, keys: Keys, place: tuple[Device, Environment, Problem]
+    connection: Connection, ids: RowIds, place: tuple[Device, Environment, Problem]
 ) -> tuple[ColumnElement[bool], ...]:
     """What a trial joined with its run must satisfy to count there under the current protocol."""
-    device_id, environment_id, problem_id = (keys.find(connection, entity) for entity in place)
+    device_id, environment_id, problem_id = (ids.find(connection, entity) for entity in place)
     where = (run.c.device_id == device_id, run.c.environment_id == environment_id, trial.c.problem_id == problem_id)
     return (*where, run.c.protocol == PROTOCOL)  # a comparison with None, for what is not there, holds for no row

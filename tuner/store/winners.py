@@ -9,10 +9,10 @@ from sqlalchemy import Connection, bindparam, select, update
 from tuner.errors import StoreError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.store.keys import Keys, insert_row
 from tuner.store.models import config, kernel, trial, winner
 from tuner.store.models import run as run_table
 from tuner.store.records import KernelVersion, State, Verdict, now
+from tuner.store.row_ids import RowIds, insert_row
 from tuner.store.rows import TRIAL_JOINS, joined
 from tuner.store.runs import Run
 
@@ -34,13 +34,13 @@ _EVIDENCE = (
 
 
 def decide(
-    connection: Connection, keys: Keys, run: Run, problem: Problem, *, version: KernelVersion, verdict: Verdict
+    connection: Connection, ids: RowIds, run: Run, problem: Problem, *, version: KernelVersion, verdict: Verdict
 ) -> None:
     """Insert a winner and supersede the one before; see `Store.decide`."""
     key = {
-        "device_id": keys.make(connection, run.device),
-        "environment_id": keys.make(connection, run.environment),
-        "problem_id": keys.make(connection, problem),
+        "device_id": ids.make(connection, run.device),
+        "environment_id": ids.make(connection, run.environment),
+        "problem_id": ids.make(connection, problem),
     }
     trial_id, config_id = _evidence(connection, run, key, version, verdict.config)
     found = connection.execute(_CURRENT, key).first()

@@ -20,7 +20,7 @@ Entity = Device | Environment | KernelVersion | Problem
 _CHUNK = 500  # bound parameters of one statement: older builds of SQLite stop at 999
 
 
-class Keys:
+class RowIds:
     """Finds ids, makes rows that are missing, remembers both. One writer is assumed: it holds SQLite's write lock."""
 
     def __init__(self) -> None:
