@@ -62,7 +62,7 @@ def task_of(name: str, task: SearchTask) -> SearchTask:
 
 def replayed(task: SearchTask, us: Mapping[Config, float]) -> tuple[float, int]:
     """The fastest config's time that a search tried, over the fastest of all, and how many it tried."""
-    search = RefinedSearch(race.Race(task), task.refine, task.trials, able=task.refinable)
+    search = RefinedSearch(race.Race(task), task.refine, task.trials, refinable=task.refinable)
     outcomes: dict[Config, Outcome] = {}
     while wave := search.propose(outcomes):
         outcomes |= {config: Outcome(State.COMPLETE, median_us=us[config]) for config in wave if config in us}

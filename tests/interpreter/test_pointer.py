@@ -18,7 +18,7 @@ PROBLEMS = [
 ]
 
 
-def checked(problem: Problem, config: Config, seed: int = 0) -> verify.Check:
+def checked(problem: Problem, config: Config, seed: int = 0) -> verify.Comparison:
     inputs = SPEC.make_inputs(problem, "cpu", seed)
     verify.poison(inputs)
     SPEC.launch(inputs, config)

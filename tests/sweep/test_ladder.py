@@ -21,7 +21,7 @@ from tuner.sweep import ladder as ladder_module
 from tuner.sweep import run
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import CHECKS, FAILED, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
-from tuner.sweep.ladder_points import GAP
+from tuner.sweep.ladder_points import MAX_LOSS
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -278,7 +278,7 @@ def test_a_border_within_a_tile_is_found_to_the_row(border):
         return 10.0 + 0.2 * (64.5 - border) if m <= 64 else 20.0
 
     found, order, lost = crossing(256, us)
-    assert max(lost.values()) <= GAP
+    assert max(lost.values()) <= MAX_LOSS
     assert {each.evidence for each in found.ranges} == {"measured"}
     assert len([m for m in order if 33 < m < 64]) <= 5
     assert found.ranges == crossing(256, us)[0].ranges
@@ -291,7 +291,7 @@ def test_a_border_beyond_a_thousand_rows_is_found_to_a_part_of_m(seed):
     _, order, lost = crossing(4096, lambda config, m: 10.0 + 5.0 * ((config == CONFIGS[0]) == (m >= border)))
     low, high = max(m for m in order if m < border), min(m for m in order if m >= border)
     assert high - low <= high // 128
-    assert len([m for m in lost if lost[m] > GAP]) < high - low
+    assert len([m for m in lost if lost[m] > MAX_LOSS]) < high - low
     assert len([m for m in order if m not in family.rungs(1, 4096)]) <= 10
 
 

@@ -22,7 +22,7 @@ def complete(wave):
 
 
 def refined(trials=None):
-    return RefinedSearch(FixedList(CONFIGS, "every config was tried"), refine, trials, able=True)
+    return RefinedSearch(FixedList(CONFIGS, "every config was tried"), refine, trials, refinable=True)
 
 
 def run(search):
@@ -48,7 +48,7 @@ def test_while_the_search_goes_on_what_its_leaders_would_be_tried_with_is_in_res
         def propose(self, outcomes):
             return CONFIGS[:2] if not outcomes else () if CONFIGS[2] in outcomes else CONFIGS[2:]
 
-    search = RefinedSearch(Halves(CONFIGS, ""), refine, None, able=True)
+    search = RefinedSearch(Halves(CONFIGS, ""), refine, None, refinable=True)
     outcomes = complete(search.propose({}))
     assert search.reserve() == []
     outcomes |= complete(search.propose(outcomes))

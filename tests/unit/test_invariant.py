@@ -251,7 +251,7 @@ def test_a_race_proposes_configs_of_one_order_whatever_won_nearby(m, option):
     problem, proposed, outcomes = decode(m), [], {}
     nearby = [pointer(16, 128), Config("split_k", **dict(pointer(16, 64).pairs), LOADS="pointer", SPLIT_K=4)]
     task = make_search_task(problem, H200, nearby=lambda: nearby, suggested=[pointer(16, 64), pointer(64, 64)])
-    search = RefinedSearch(RACE.start(task), task.refine, None, able=task.refinable)
+    search = RefinedSearch(RACE.start(task), task.refine, None, refinable=task.refinable)
     while wave := search.propose(outcomes):
         proposed += wave
         outcomes |= {one: Outcome(State.COMPLETE, median_us=math.exp(task.estimate(one))) for one in wave}

@@ -467,10 +467,12 @@ def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_
 
 
 def test_a_whole_number_that_is_wrong_is_told_from_one_that_nobody_wrote():
-    found = verify.Check(accuracy.error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])), False, 1.0, "what is right")
+    found = verify.Comparison(
+        accuracy.error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])), False, 1.0, "what is right"
+    )
     assert found.failure.startswith("error 1.")
     nobody_wrote = torch.full((2,), torch.nan)
-    found = verify.Check(accuracy.error_ratio(nobody_wrote, torch.ones(2), tolerance=0), False, 1.0)
+    found = verify.Comparison(accuracy.error_ratio(nobody_wrote, torch.ones(2), tolerance=0), False, 1.0)
     assert found.failure.startswith("left elements unwritten")
 
 

@@ -192,7 +192,7 @@ class _ProblemContest:
         tolerance = self._spec.tolerance(problem)
         if out is self._fresh.output:
             return verify.check(self._fresh, self._reference, problem.k, tolerance).failure
-        return verify.Check(verify.error(out, self._reference, problem.k), False, tolerance).failure
+        return verify.Comparison(verify.error(out, self._reference, problem.k), False, tolerance).failure
 
     def _replay(self, names: Sequence[str]) -> list[float]:
         self._connection.send(Heartbeat(None))

@@ -68,7 +68,7 @@ class Child:
         theirs.close()
         self._config: Config | None = None
         self._doing = "its start"
-        self._told = False
+        self._warned = False
         self._set_deadline(START_LIMIT_S)
 
     def hello(self, stop: threading.Event | None = None) -> Hello:
@@ -94,7 +94,7 @@ class Child:
 
     def ask(self, request: object, limit_s: float) -> None:
         """Send a request, to which the first reply must come within `limit_s`; replies come through `receive`."""
-        self._config, self._doing, self._told = None, "the inputs and reference of a problem", False
+        self._config, self._doing, self._warned = None, "the inputs and reference of a problem", False
         self._send(request, limit_s)
 
     def open(self) -> None:
@@ -119,7 +119,7 @@ class Child:
             self._doing = "several configs" if reply.config is None else str(reply.config)
             self._limit_s = self.heartbeat_limit_s
         elif isinstance(reply, Importing):
-            self._doing, self._told = f"the import of {', '.join(reply.kernels)}", False
+            self._doing, self._warned = f"the import of {', '.join(reply.kernels)}", False
             self._limit_s = IMPORT_LIMIT_S
         self._set_deadline(self._limit_s)
         return reply
@@ -139,14 +139,14 @@ class Child:
             self.kill()
             reason = f"no sign of life for {self._limit_s:g} s, killed"
             raise WorkerDiedError(State.TIMEOUT, reason, self._config)
-        if not self._told and now > self._heard + NOTICE_S:
-            self._told = True
+        if not self._warned and now > self._heard + NOTICE_S:
+            self._warned = True
             _log.warning("the worker is silent during %s: it is killed in %.0f s", self._doing, self._deadline - now)
 
     def extend_deadline(self, seconds: float) -> None:
         """Give the child more time, for instance because the parent itself was stopped and could not listen."""
         self._deadline += seconds
-        self._told = True  # this silence is expected
+        self._warned = True  # this silence is expected
 
     def send_kill(self) -> None:
         """Send SIGKILL and do not wait for the end; `kill` comes later."""

@@ -134,14 +134,14 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         self._scratch = process.scratch_folder()
         self._results: dict[str, CompileResult] = {}
         self._requested: dict[str, tuple[str, str, Problem, Config]] = {}
-        self._queue: list[tuple[Urgency, int, str]] = []
+        self._queue: list[tuple[Urgency, int, str]] = []  # a heap: urgency, order of requests, key
         self._queued: dict[str, Urgency] = {}
         self._order = itertools.count()
-        self._scheduled = self._ended = 0
+        self._scheduled = self._ended = 0  # tasks of the children of today
         self._at_work: dict[str, concurrent.futures.Future[CompileResult]] = {}
-        self._lost: deque[str] = deque()
-        self._tried_again: set[str] = set()
-        self._broken = False
+        self._lost: deque[str] = deque()  # keys whose child died: `recover` schedules them again
+        self._tried_again: set[str] = set()  # keys whose child was killed once, from outside
+        self._broken = False  # whether `recover` has to start other children
         self._host_error: OSError | None = None
         self._restarts = 0
         self._first_request = self._last_done = 0.0
@@ -205,9 +205,9 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         return self._results.get(key)
 
     def compile_all(
-        self, asked: Iterable[tuple[Problem, Config]], told: Callable[[int], object] = lambda _left: None
+        self, asked: Iterable[tuple[Problem, Config]], progress: Callable[[int], object] = lambda _left: None
     ) -> dict[tuple[Problem, Config], str]:
-        """Compile configs of problems, `told` how many are left; return why some of them do not compile.
+        """Compile configs of problems, tell `progress` how many are left; return why some of them do not compile.
 
         Raises:
             SweepError: see `recover`.
@@ -222,7 +222,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         while self.waiting:
             self.recover()
             self._schedule_waiting()
-            told(self.waiting)
+            progress(self.waiting)
             time.sleep(_WAIT_S)
         results = {each: self.result(key) for each, key in keys.items()}
         return refused | {each: result.message for each, result in results.items() if isinstance(result, Failed)}

@@ -58,7 +58,7 @@ def hold(gpus: Iterable[str | None], *, wait: bool = True, stop: threading.Event
 
 def _locked(path: Path, uuid: str, wait: bool, stop: threading.Event | None) -> FileIO:
     """Return the lock's file, open and locked; OSError where there can be none."""
-    told = False
+    warned = False
     while stop is None or not stop.is_set():
         with ExitStack() as unless_locked:
             file = unless_locked.enter_context(_open(path))
@@ -69,9 +69,9 @@ def _locked(path: Path, uuid: str, wait: bool, stop: threading.Event | None) -> 
                 holder = f"process {int(digits)}" if digits.isdigit() else "another process"
                 if not wait:
                     raise GpuBusyError(f"{uuid} is measured on by {holder}") from None
-                if not told:
+                if not warned:
                     _log.warning("%s is measured on by %s: waiting until that ends; Ctrl-C ends the wait", uuid, holder)
-                    told = True
+                    warned = True
             else:
                 unless_locked.pop_all()
                 with suppress(OSError):  # where the disk is full the lock holds all the same, and says less

@@ -74,7 +74,7 @@ class Job:
         self.specs, self.default = task.specs, task.default
         self._versions = {name: version_of(spec) for name, spec in self.specs.items()}
         self._held = len({task.default, *task.configs})
-        self._search = RefinedSearch(strategy.start(task), task.refine, task.trials, able=task.refinable)
+        self._search = RefinedSearch(strategy.start(task), task.refine, task.trials, refinable=task.refinable)
         self.candidates: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.rejected: dict[str, str] = {}

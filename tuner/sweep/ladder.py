@@ -16,7 +16,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Check, Family, Ladder, Range
 from tuner.store.records import DecidedFamily, Winner
-from tuner.sweep.ladder_points import GAP, TILE, Estimate, Points
+from tuner.sweep.ladder_points import MAX_LOSS, TILE, Estimate, Points
 from tuner.sweep.neighbours import FARTHEST
 from tuner.sweep.race import PROBED, RACE, Race
 from tuner.sweep.search import Search, Strategy
@@ -28,7 +28,7 @@ CHECKS = 3
 """At how many random Ms the configs that serve them are compared with a short race; one M where a ladder has a range
 of batches, with a random batch."""
 MAX_REPAIR_ROUNDS = 2
-"""How often the random checks are repeated after one of them lost more than GAP and was added as a measured M."""
+"""How often the random checks are repeated after one of them lost more than MAX_LOSS and was added as a measured M."""
 MAX_PROBES = 24
 """The most Ms measured between one ladder's rungs."""
 FAILED = 10.0
@@ -103,12 +103,18 @@ class LadderProgress:
     _points: Points = field(init=False)
     _winnerless: set[int] = field(default_factory=set)
     _waiting: set[int] = field(default_factory=set)
+    """The Ms of steps that were returned and have not ended."""
     _later: list[list[int]] = field(default_factory=list)
+    """The Ms of the rungs still to come, in groups: each begins when the one before has ended."""
     _probes: int = 0
-    _served: dict[int, Config] = field(default_factory=dict)
-    _lost: dict[int, float] = field(default_factory=dict)
+    """How many Ms were measured between the rungs."""
+    _checked: dict[int, Config] = field(default_factory=dict)
+    """By random M, the config that the ranges give it."""
+    _check_ratios: dict[int, float] = field(default_factory=dict)
+    """By random M, that config's time over the fastest's, for checks that have ended: at least 1."""
     _repair_rounds: int = 0
     _is_recalled: bool = False
+    """Whether the Ms whose winners serve ranges of known families were returned as steps."""
 
     def __post_init__(self, estimate: Estimate) -> None:
         """Begin without a point."""
@@ -143,14 +149,16 @@ class LadderProgress:
         """
         self._waiting.discard(m)
         self._points.add_failures(m, result.failed)
-        served = self._served.get(m)
-        if served is not None and served in result.failed:
-            self._lost[m] = FAILED
-        elif served is not None and served in result.ratios:
-            self._lost[m] = max(1.0, result.ratios[served])
+        checked = self._checked.get(m)
+        if checked is not None and checked in result.failed:
+            self._check_ratios[m] = FAILED
+        elif checked is not None and checked in result.ratios:
+            self._check_ratios[m] = max(1.0, result.ratios[checked])
         if result.winner is None or result.winner.config in result.failed:  # a winner of before that fails now
             self._winnerless.add(m)
-        elif result.winner.problem == self.ladder.at(m) and (served is None or self._lost.get(m, 1.0) > 1 + GAP):
+        elif result.winner.problem == self.ladder.at(m) and (
+            checked is None or self._check_ratios.get(m, 1.0) > 1 + MAX_LOSS
+        ):
             self._points.add(m, result.winner, result.times_us)
         return [] if self._waiting else self._next({*(winner.problem for winner in winners), *begun})
 
@@ -167,9 +175,9 @@ class LadderProgress:
         if not self._points.winners or self._is_known():
             return []
         repairs = self._repairs()
-        if not self._served and (probes := repairs or self._probes_between()):
+        if not self._checked and (probes := repairs or self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
-        if not self._served and (checks := self._checks(taken)):
+        if not self._checked and (checks := self._checks(taken)):
             return self._wait_for(checks)
         self.families = self._serving()
         return []
@@ -180,12 +188,12 @@ class LadderProgress:
         A check of the ladder's own batch is a point already. One of another batch is none of this ladder, so that its M
         is measured at the ladder's own.
         """
-        lost_much = [m for m, ratio in self._lost.items() if ratio > 1 + GAP]
+        lost_much = [m for m, ratio in self._check_ratios.items() if ratio > 1 + MAX_LOSS]
         if not lost_much or self._repair_rounds == MAX_REPAIR_ROUNDS:
             return []
         self._repair_rounds += 1
-        self._served.clear()
-        self._lost.clear()
+        self._checked.clear()
+        self._check_ratios.clear()
         return [self._probe_at(m) for m in lost_much if m not in self._points.winners and m not in self._winnerless]
 
     def _rows_of_known(self) -> list[int]:
@@ -259,17 +267,17 @@ class LadderProgress:
                 wanted
                 and serving is not None
                 and problem not in taken
-                and m not in (*self._points.measured, *self._served)
+                and m not in (*self._points.measured, *self._checked)
             ):
-                self._served[m] = config = self._points.winners[serving.row_m].config
+                self._checked[m] = config = self._points.winners[serving.row_m].config
                 steps.append(TuningStep(problem, None, (config,), in_finals=True, warm_started=True))
         return steps
 
     def _check(self, first_m: int, last_m: int) -> Check | None:
-        lost = [ratio for m, ratio in self._lost.items() if first_m <= m <= last_m]
-        if not lost:
+        ratios = [ratio for m, ratio in self._check_ratios.items() if first_m <= m <= last_m]
+        if not ratios:
             return None
-        return Check(len(lost), statistics.geometric_mean(lost), max(lost))
+        return Check(len(ratios), statistics.geometric_mean(ratios), max(ratios))
 
 
 def _anchors(ms: Sequence[int]) -> list[int]:

@@ -13,10 +13,10 @@ from tuner.problem.family import ESTIMATED, MEASURED, Ladder, Range
 from tuner.store.records import Winner
 from tuner.sweep.finals import TIE
 
-GAP = 0.03
+MAX_LOSS = 0.03
 """The largest loss tolerated between two measured Ms: 0.03 lets the config that serves the Ms between them be 3% slower
 than the winner at either end."""
-RISE = 0.1
+MAX_RISE = 0.1
 """The largest rise in time between two measured Ms (0.1 = 10%) for which the Ms between them are not probed.
 
 The higher M's time is counted with the loss of the config that serves the Ms between. These cannot lose more than the
@@ -43,7 +43,9 @@ class Points:
     estimate: Estimate
     winners: dict[int, Winner] = field(default_factory=dict)
     _times: dict[int, Mapping[Config, float]] = field(default_factory=dict)
+    """By M of a point, microseconds of each config that was measured there."""
     _failed: dict[int, frozenset[Config]] = field(default_factory=dict)
+    """By M, point or not, the configs that failed there."""
 
     @property
     def measured(self) -> set[int]:
@@ -80,7 +82,8 @@ class Points:
 
     def _may_lose(self, low: int, high: int) -> bool:
         loss = self._between(low, high)[1]
-        return loss > GAP or (1 + loss) * self.winners[high].median_us > (1 + RISE) * self.winners[low].median_us
+        low_us, high_us = self.winners[low].median_us, self.winners[high].median_us
+        return loss > MAX_LOSS or (1 + loss) * high_us > (1 + MAX_RISE) * low_us
 
     def _between(self, low: int, high: int) -> tuple[int | None, float]:
         """Return which of two neighbouring points serves the Ms between them, and how much slower that may be.
@@ -94,7 +97,7 @@ class Points:
         high_loss, low_loss = self._loss(high, low), self._loss(low, high)
         if high_loss == math.inf:
             return (None, math.inf) if low_loss == math.inf else (low, low_loss if measured else math.inf)
-        return (low, low_loss) if measured and low_loss < min(high_loss, GAP) else (high, high_loss)
+        return (low, low_loss) if measured and low_loss < min(high_loss, MAX_LOSS) else (high, high_loss)
 
     def _loss(self, won: int, at: int) -> float:
         """Return how much slower one point's config is at another point than the winner there: 0 for no loss.

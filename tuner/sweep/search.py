@@ -125,7 +125,7 @@ class RefinedSearch:
     """A search followed by the refinements of the configs that lead at its end."""
 
     def __init__(
-        self, search: Search, refine: Callable[[Config], Sequence[Config]], trials: int | None, *, able: bool
+        self, search: Search, refine: Callable[[Config], Sequence[Config]], trials: int | None, *, refinable: bool
     ) -> None:
         """Begin with the search itself.
 
@@ -133,9 +133,9 @@ class RefinedSearch:
             search: the search that comes first.
             refine: returns a config's refinements; a refinement has none itself.
             trials: the most configs to try, those of the search included; None for no limit.
-            able: whether any config may have refinements; otherwise `most` is the search's own.
+            refinable: whether any config may have refinements; otherwise `most` is the search's own.
         """
-        self._search, self._refine, self._trials, self._able = search, refine, trials, able
+        self._search, self._refine, self._trials, self._refinable = search, refine, trials, refinable
         self._count = 0
         self._proposed: set[Config] = set()
         self._over = False
@@ -149,7 +149,7 @@ class RefinedSearch:
     @property
     def most(self) -> int:
         """The most configs that it will propose."""
-        most = self._search.most + (MAX_REFINEMENTS if self._able else 0)
+        most = self._search.most + (MAX_REFINEMENTS if self._refinable else 0)
         return most if self._trials is None else min(most, self._trials)
 
     def propose(self, outcomes: Mapping[Config, Outcome]) -> Sequence[Config]:

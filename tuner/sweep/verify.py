@@ -30,8 +30,8 @@ class SelfChecked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The comparison of what a launch wrote with what it should have written.
+class Comparison:
+    """What came of comparing what a launch wrote with what it should have written.
 
     Attributes:
         error: largest |out - reference| over sqrt(K) + 1, or the error ratio of `SelfChecked` inputs; infinite where an
@@ -74,7 +74,7 @@ def poison(inputs: Inputs) -> None:
 
 def check(
     inputs: Inputs, reference: torch.Tensor, k: int, tolerance: float, witness: torch.Tensor | None = None
-) -> Check:
+) -> Comparison:
     """Compare the output with its float64 reference and look at the guard bands.
 
     Args:
@@ -85,9 +85,9 @@ def check(
         witness: what must be written bit for bit; None where only the error counts.
     """
     if isinstance(inputs, SelfChecked):
-        return Check(inputs.error_ratio(reference), False, tolerance, against="what is expected")
+        return Comparison(inputs.error_ratio(reference), False, tolerance, against="what is expected")
     changed = 0 if witness is None else int(differs(inputs.output, witness).sum())
-    return Check(error(inputs.output, reference, k), _stray(inputs), tolerance, changed=changed)
+    return Comparison(error(inputs.output, reference, k), _stray(inputs), tolerance, changed=changed)
 
 
 def differs(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
