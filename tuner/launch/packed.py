@@ -109,8 +109,8 @@ class Packer:
             kinds: Their types, as `device_kinds` gives them.
             metadata: The compiled kernel's metadata.
         """
-        self._brain = [at for at, kind in enumerate(kinds) if kind == "bf16"]
-        self._singles = [at for at, kind in enumerate(kinds) if kind in ("fp32", "f32")]
+        self._bfloat16_at = [at for at, kind in enumerate(kinds) if kind == "bf16"]
+        self._float32_at = [at for at, kind in enumerate(kinds) if kind in ("fp32", "f32")]
         self._layout, self.offsets = _layout([*kinds, "u64", "u64"])
         self._wholes: dict[int, struct.Struct] = {}
         self._attributes = b"".join(_attributes(metadata))
@@ -157,14 +157,14 @@ class Packer:
             values: The arguments as the device takes them, numbers, addresses and encoded descriptors; then the
                 address of the memory that the kernel needs for itself.
         """
-        for at in self._brain:
+        for at in self._bfloat16_at:
             values[at] = _bfloat16(values[at])
         x, y, z = grid
         head = x * self._clusters, y, z, *self._fixed, stream, *frame.tail
         try:
             frame.pack(*head, *values, 0)
         except OverflowError:  # as in C, a float32 becomes infinite
-            for at in self._singles:
+            for at in self._float32_at:
                 values[at] = ctypes.c_float(values[at]).value
             frame.pack(*head, *values, 0)
 

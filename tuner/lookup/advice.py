@@ -142,9 +142,9 @@ def report(
     # That the row of another range, key or device does not fit is no fault of it: `tuner.explain` tells.
     own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
     refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
-    formulas = [config for config in decision.lost if config not in {r.row.config for r in decision.refused}]
+    formulas = [config for config in decision.failed if config not in {r.row.config for r in decision.refused}]
     refused += "".join(
-        f"; the formula's {config} {match_rules.FAILED}: {decision.lost[config]}" for config in formulas[-1:]
+        f"; the formula's {config} {match_rules.FAILED}: {decision.failed[config]}" for config in formulas[-1:]
     )
     refused += "".join(f"; {said}" for said in decision.fallen[:1])
     is_missed = match.rule in ("default", "near_key")

@@ -61,7 +61,7 @@ class Decision(NamedTuple):
         range: the range of the family that holds M; None but for an answer of a family.
         batches: where that family serves a range of batches, the first and the last.
         fallen: ranges that hold M and whose own config cannot serve them, in words.
-        lost: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
+        failed: the configs, of rows or of formulas, that this process could not launch for the problem, and why.
         measured_on: the slug of the device that the row was measured on; "" for the default.
     """
 
@@ -73,5 +73,5 @@ class Decision(NamedTuple):
     range: Range | None = None
     batches: Batches | None = None
     fallen: tuple[str, ...] = ()
-    lost: Mapping[Config, str] = MappingProxyType({})
+    failed: Mapping[Config, str] = MappingProxyType({})
     measured_on: str = ""

@@ -35,15 +35,15 @@ MOST_FAILED = 1024
 """A decision goes through all of `failed`, to which a range whose config fails adds each of its Ms."""
 
 
-_knowing: list[Callable[[Row, Problem, Device], bool]] = []
+_row_checks: list[Callable[[Row, Problem, Device], bool]] = []
 
 
-def trust_rows_by(knows: Callable[[Row, Problem, Device], bool]) -> None:
+def trust_rows_by(serves: Callable[[Row, Problem, Device], bool]) -> None:
     """Have a function asked first whether a row's config can be used for a problem: then no kernel is imported.
 
     `kernels/ops/ready.py` has, for configs whose launches ship complete.
     """
-    _knowing.append(knows)
+    _row_checks.append(serves)
 
 
 def decide(
@@ -98,21 +98,21 @@ def default_range(m: int) -> tuple[int, int]:
 
 
 def default_config(
-    problem: Problem, device: Device, lost: Mapping[Config, str] | None = None
+    problem: Problem, device: Device, without: Mapping[Config, str] | None = None
 ) -> tuple[Config, tuple[int, int]]:
     """The formula's config for a problem that nobody tuned, and the first and the last M that get the same.
 
     Args:
         problem, device: what is looked up, and where.
-        lost: configs that could not be launched for it, and why: then the formula is asked for this M alone.
+        without: configs that could not be launched for it, and why: then the formula is asked for this M alone.
     """
-    if not (lost or problem.is_keyed):
+    if not (without or problem.is_keyed):
         span = default_range(problem.m)
         with contextlib.suppress(KernelError, *BAD_VALUE):  # this M may be served where others are not
             config, asked = _for_range(problem, device, *span)
             if asked == problem.m or can_run(config, problem, device):
                 return config, span
-    return registry.default_config(problem, device, lost), (problem.m, problem.m)
+    return registry.default_config(problem, device, without), (problem.m, problem.m)
 
 
 def _for_range(problem: Problem, device: Device, first: int, last: int) -> tuple[Config, int]:
@@ -211,8 +211,8 @@ class _Search:
         self._fallen: list[str] = []
         # A copy: another thread may add to it meanwhile.
         known = failed.copy().items()
-        self._lost = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
-        self._ms = (problem.m, problem.m) if self._lost else (1, MAX_SIZE)
+        self._failed = {config: why for (slug, its, config), why in known if (slug, its) == (device.slug, problem)}
+        self._ms = (problem.m, problem.m) if self._failed else (1, MAX_SIZE)
         self._first_batch = 1
 
     def exact(self, rule: str, by_source: Iterable[DeviceWinners]) -> Decision | None:
@@ -258,14 +258,14 @@ class _Search:
 
     def default(self) -> Decision:
         """Decide for the formula."""
-        first_m = None if self._problem.is_keyed else 1 if self._lost else self._ms[0]
-        config, ms = default_config(self._problem, self._device, self._lost)
+        first_m = None if self._problem.is_keyed else 1 if self._failed else self._ms[0]
+        config, ms = default_config(self._problem, self._device, self._failed)
         self._narrow(*ms)
         match = Match(config.kernel, config, "default", "formula", "none")
         fallen = tuple(self._fallen)
         first_batch = None if batch_of(self._problem) is None else self._first_batch
         refused = tuple(self._refused)
-        return Decision(match, None, refused, self._ms, (first_m, first_batch), fallen=fallen, lost=self._lost)
+        return Decision(match, None, refused, self._ms, (first_m, first_batch), fallen=fallen, failed=self._failed)
 
     def _usable(self, rule: str, winners: DeviceWinners, tuned: Problem, wanted: Iterable[Problem]) -> Row | None:
         """The best row of a tuned problem whose config can be used for others; what cannot is noted."""
@@ -279,9 +279,9 @@ class _Search:
         return None
 
     def _refusal(self, row: Row, problem: Problem, *, borrowed: bool) -> str | None:
-        """As `refusal`, but the kernel is not asked where a function knows that the row serves."""
-        may_be_known = not borrowed and (self._device.slug, problem, row.config) not in failed
-        if may_be_known and any(knows(row, problem, self._device) for knows in _knowing):
+        """As `refusal`, but the kernel is not asked where a function of `trust_rows_by` says that the row serves."""
+        may_be_trusted = not borrowed and (self._device.slug, problem, row.config) not in failed
+        if may_be_trusted and any(serves(row, problem, self._device) for serves in _row_checks):
             return None
         return refusal(row, problem, self._device, borrowed=borrowed)
 

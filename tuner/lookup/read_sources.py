@@ -100,4 +100,4 @@ class ReadSources:
 
 
 def _is_ours(source: Source) -> bool:
-    return getattr(source, "is_last", False)
+    return getattr(source, "is_ours", False)

@@ -56,7 +56,7 @@ class Resolver:
         A new M of a range that was answered before gets the same answer: nothing is decided or logged again. See
         `advice.report` for `is_measured`.
         """
-        _expect(problem)
+        _check_is_problem(problem)
         device = self.device(device)
         slug = device.slug
         if (match := self.answers.again(problem, slug)) is not None:
@@ -67,7 +67,7 @@ class Resolver:
                     advice.count_another()
                 return self.answers.keep(problem, slug, *known)
         while True:
-            decision = self._expected(problem, device) or self.decide(problem, device)
+            decision = self._foreseen_decision(problem, device) or self.decide(problem, device)
             with lookup_lock():
                 if (match := self.answers.again(problem, slug)) is not None:
                     return match  # another thread came first
@@ -106,7 +106,7 @@ class Resolver:
         self, problem: Problem, device: Device | str | None
     ) -> tuple[Device, list[DeviceWinners], Decision]:
         """The device, what every source holds for it, and the decision; reads every source."""
-        _expect(problem)
+        _check_is_problem(problem)
         device = self.device(device)
         return device, list(self.sources.own(device.slug)), self.decide(problem, device)
 
@@ -144,7 +144,7 @@ class Resolver:
             ranges = self._ranges.of_family(problem, device.slug)
             if ranges is not None and (known := ranges.at(problem.m)) is not None:
                 return ranges.last(problem.m), known[0]
-        decision = self._expected(problem, device)
+        decision = self._foreseen_decision(problem, device)
         if decision is None:
             try:
                 decision = self.decide(problem, device)
@@ -154,7 +154,7 @@ class Resolver:
                 self._foreseen.add(problem, device.slug, decision)
         return decision.ms[1], decision.match
 
-    def _expected(self, problem: Problem, device: Device) -> Decision | None:
+    def _foreseen_decision(self, problem: Problem, device: Device) -> Decision | None:
         """What was decided ahead about the range of Ms that holds a problem's."""
         foreseen = self._foreseen.decisions(problem, device.slug)
         return next((each for each in foreseen if self._holds(each.match, problem, device)), None)
@@ -186,7 +186,7 @@ class _Repeatable(Generic[T], Iterable[T]):
         return self._start()
 
 
-def _expect(problem: object) -> None:
+def _check_is_problem(problem: object) -> None:
     if not isinstance(problem, Problem):
         raise ProblemError(
             f"not a problem: {problem!r:.60}: expected a tuner.Problem, for instance Problem(64, 64, 64)"

@@ -122,17 +122,17 @@ class TableFolder(_Folder):
 class TablePackage(_Folder):
     """The folder of an installed package, named by an entry point of the group `tuner.tables`."""
 
-    def __init__(self, point: EntryPoint, *, is_last: bool = False) -> None:
+    def __init__(self, point: EntryPoint, *, is_ours: bool = False) -> None:
         """Keep where it is.
 
         Args:
             point: the entry point.
-            is_last: whether it comes with triton-tuner: then all that others hold, their ranges too, comes before its
+            is_ours: whether it comes with triton-tuner: then all that others hold, their ranges too, comes before its
                 rows.
         """
         self.name = f"package {point.value}"
         self.point = point
-        self.is_last = is_last
+        self.is_ours = is_ours
 
     def tables(self) -> list[Traversable]:
         """The files of its tables.
@@ -251,7 +251,7 @@ def default_sources() -> list[Source]:
 def packages() -> list[TablePackage]:
     """Installed packages that say that they ship tables, by the names of their entry points; triton-tuner is last."""
     points = sorted(entry_points(GROUP), key=lambda point: point.name == OWN)
-    return [TablePackage(point, is_last=point.name == OWN) for point in points]
+    return [TablePackage(point, is_ours=point.name == OWN) for point in points]
 
 
 def place_of(source: Source) -> Traversable | None:
