@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from tuner import progress
+from tuner.cli.run import run
 from tuner.cli.run_output import Progress, problem_line
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
@@ -30,11 +31,13 @@ from tuner.store.records import Winner
 from tuner.sweep.plan import Plan
 from tuner.sweep.report import ProblemReport
 from tuner.sweep.run import forecast
+from tuner.sweep.strategies import STRATEGIES
 
 pytest.importorskip("triton")
 
 H200 = KNOWN["sm_90"]
 TUNER = [sys.executable, "-m", "tuner"]
+CLI_DOC = Path(__file__).parents[2] / "docs" / "cli.md"
 SMALL = "m,n,k,dtype,layout\n16,16,16,float16,nn\n16,16,32,float32,nt\n"
 
 
@@ -111,6 +114,12 @@ def test_a_problems_line_says_what_was_considered_measured_and_compiled_and_why_
     line = problem_line(ended)
     assert line.startswith(f"{problem}: {config.label}, 5.00 us, 1.20x default, 1.10x vendor (")
     assert line.endswith("(40 of 99 configs in 1.2 s, 2 known, 38 binaries; 16 trials)")
+
+
+def test_every_strategy_of_the_sweep_can_be_typed_and_no_other():
+    (option,) = [option for option in run.params if option.name == "strategy"]
+    assert set(option.type.choices) == set(STRATEGIES)
+    assert r"`--strategy " + r"\|".join(option.type.choices) + "`" in CLI_DOC.read_text()
 
 
 def test_a_dry_run_says_what_would_be_tried_and_what_would_take_hours_and_leaves_nothing(tuner, tmp_path):

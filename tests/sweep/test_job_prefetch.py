@@ -1,4 +1,4 @@
-"""Jobs drafted in a thread: in their order, and what went wrong there comes out where they are taken."""
+"""Jobs made ahead in a thread: in their order, and what went wrong there comes out where they are taken."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ def test_jobs_come_in_the_order_they_were_asked_for_and_failures_where_they_are_
         assert job.draft_s > 0
 
 
-def test_drafts_that_are_forgotten_do_not_come():
+def test_requests_that_are_cleared_give_no_job():
     with JobPrefetcher(Plan()) as prefetcher:
         for _ in range(3):
             prefetcher.request(TuningStep(SMALL), DEVICE)

@@ -73,7 +73,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     listed = families.lines(gemms, ms)
     text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")
     write_text(out, text, error=ModelError)
-    commands = families.moe_commands(gemms, experts.typed(name, asked))
+    commands = families.moe_commands(gemms, experts.quantization_options(name, asked))
     shipped = _shipped(out)
     if as_json:
         every = [

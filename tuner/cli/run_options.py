@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -31,7 +31,7 @@ class RunOptions:
         dtype, layout, scaling: of the problems by shape.
         invariant: whether rows must not depend on M.
         widen: whether neighbours of captured configs are tried.
-        strategy: which configs are tried.
+        strategy: a name of `tuner.sweep.strategies.STRATEGIES`: which configs are tried.
         trials: the most configs of a problem, None for as many as the strategy tries.
         time_budget_s: seconds that all of it may take, None for any.
         shard: the part of the problems to tune, None for all.
@@ -56,7 +56,7 @@ class RunOptions:
     misses: tuple[Path, ...]
     captured: tuple[Path, ...]
     widen: bool
-    strategy: Literal["race", "exhaustive", "random"]
+    strategy: str
     trials: int | None
     time_budget_s: float | None
     shard: Shard | None

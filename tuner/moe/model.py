@@ -17,7 +17,7 @@ _NAMES = {
 }
 """The names of each size in configs of transformers, the most specific first."""
 OPEN_DTYPE = " --dtype DTYPE"
-"""What `typed` returns where people have to choose."""
+"""What `quantization_options` returns where people have to choose."""
 _FUSED_BY_SGLANG: Mapping[str, int | None] = {
     "BailingMoeV3ForCausalLM": None,
     "DeepseekV3ForCausalLM": 256,
@@ -108,7 +108,7 @@ def quantization(name: str) -> dict[str, Any]:
     return {"dtype": "fp8_w8a8"} | ({"block_shape": tuple(blocks)} if blocks else {})
 
 
-def typed(name: str, asked: str | None = None) -> str:
+def quantization_options(name: str, asked: str | None = None) -> str:
     """Return what `quantization` returns as options of `tuner moe`, each after a space.
 
     Args:
