@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -44,14 +44,19 @@ class GpuMonitor:
             return GpuSample()
         import pynvml
 
-        try:
-            return GpuSample(
-                pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
-                pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
-                pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
-            )
-        except pynvml.NVMLError:
-            return GpuSample()
+        def ask(query: Callable[..., int], *which: int) -> int | None:
+            # Each by itself: a virtual GPU tells no power, and is throttled all the same.
+            try:
+                return query(self._handle, *which)
+            except pynvml.NVMLError:
+                return None
+
+        power_mw = ask(pynvml.nvmlDeviceGetPowerUsage)
+        return GpuSample(
+            ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            None if power_mw is None else power_mw / 1000,
+            ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+        )
 
 
 @contextlib.contextmanager
