@@ -471,7 +471,7 @@ def test_a_call_that_cannot_be_replayed_is_one_line(words, broken):
     assert line.startswith("left out: ")
 
 
-def test_the_calls_beside_them_are_tuned(broken):
+def test_calls_beside_broken_ones_are_tuned(broken):
     assert broken.returncode == 0, broken.stderr
     (problem,) = json.loads(broken.stdout)
     assert problem["to_try"] == 4

@@ -49,7 +49,7 @@ def test_a_sound_database_has_no_complaints_also_while_it_is_written(filled):
         ("UPDATE alembic_version SET version_num = '9999'", "upgrade triton-tuner"),
     ],
 )
-def test_what_is_wrong_is_named(filled, script, complaint):
+def test_each_fault_of_a_database_is_named_in_one_line(filled, script, complaint):
     change(filled, script)
     complaints = health.check(str(filled)).complaints
     assert any(complaint in found for found in complaints), complaints

@@ -66,7 +66,7 @@ def test_several_pass_together_and_one_alone(tmp_path, hold, held, how, expected
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
-def test_who_died_lets_others_pass(tmp_path, hold, end):
+def test_a_process_that_died_lets_others_pass_the_gate(tmp_path, hold, end):
     process = hold("alone")
     assert not passes(tmp_path, "alone")
     getattr(process, end)()
@@ -96,6 +96,6 @@ def test_what_fails_inside_leaves_the_gate_open(tmp_path):
     assert passes(tmp_path, "alone")
 
 
-def test_without_others_nothing_waits():
+def test_the_gate_of_a_gpu_that_nobody_shares_never_waits():
     with OpenGate().alone(), OpenGate().shared():
         pass

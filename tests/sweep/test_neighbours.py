@@ -57,7 +57,7 @@ def test_a_problem_is_not_its_own_neighbour():
     assert nearest(of(48), [winner(of(48), 1)], DEVICE.sm_count) == []
 
 
-def test_waves_count_beside_the_shape():
+def test_a_problem_with_twice_the_tiles_is_further_than_one_with_twice_k():
     # Twice N is twice the tiles: further than twice K.
     assert distance(of(4096), of(4096, n=8192), 132) > distance(of(4096), of(4096, k=8192), 132)
 

@@ -106,7 +106,7 @@ def test_what_it_learned_wave_by_wave_is_what_it_learns_of_all_waves_at_once():
     assert race._predicted == pytest.approx(at_once._predicted, rel=1e-6)
 
 
-def test_trials_are_kept_to_the_letter():
+def test_a_race_never_tries_more_configs_than_trials_allows():
     for trials in (1, 7, 17, 61):
         race = Race(field_of("one", "two", trials=trials))
         waves, outcomes = run(race, lambda config: 1000.0 / (1 + len(config.kernel) + hill(config)))

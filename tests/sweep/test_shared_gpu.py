@@ -232,7 +232,7 @@ class Order(Observer):
         self.told.append(("ended", dict(report.problem.extras)["name"]))
 
 
-def test_a_large_problem_works_alone(shared):
+def test_no_other_problem_launches_beside_a_large_one(shared):
     order = Order()
     ended = shared.sweep(
         shared.problem("a", "good,late", until="large inputs", configs=1),

@@ -197,7 +197,7 @@ def test_new_configs_are_measured_and_old_trials_kept(faulty, store):
     assert (ended.measured, ended.resumed) == (2, 2)
 
 
-def test_the_slow_config_loses(faulty, store):
+def test_the_fast_config_wins_and_is_compared_with_the_default_and_the_vendor(faulty, store):
     ended = sweep(store, [faulty(configs=2, behaviours="slow,good")], [None], Plan(EXHAUSTIVE)).problems[0]
     assert ended.winner.config["behaviour"] == "good"
     assert ended.winner.vs_vendor is not None

@@ -33,6 +33,7 @@ class Feed(Agenda):
         self._closed = False
 
     def __bool__(self) -> bool:
+        """Whether a step can be taken now; where none is left, the next piece of work is begun first."""
         with self._lock:
             while not self._steps and self._waiting:
                 item = self._waiting.popleft()

@@ -35,7 +35,7 @@ class SharedAgenda:
         self._claimed_keys: set[Problem] = set()
         self._elsewhere: list[TuningStep] = []
         self._next_look = 0.0
-        self._told = False
+        self._has_said = False
 
     def __bool__(self) -> bool:
         return bool(self._agenda or self._elsewhere)
@@ -118,8 +118,8 @@ class SharedAgenda:
             self._agenda.put_back(step)
         if any(self._agenda.ladder_keys(step.problem) for step in ready):
             self.know_families()
-        if not ready and not self._told:
-            self._told = True
+        if not ready and not self._has_said:
+            self._has_said = True
             self._say(others)
 
     def _take_over(self, step: TuningStep) -> bool:

@@ -65,7 +65,7 @@ def spec_of(kernel: TunedKernel) -> KernelSpec:
         compile_class=lambda problem, config: _compile_class(kernel, problem, config),
         simplicity=lambda config: (kernel.config_list.rank(config),),
         # Problems are of a kernel whose hash begins with their source, so it comes first; 64 digits in all.
-        source_hash=lambda: kernel.source_hash[: 64 - len(kernel.judges_hash)] + kernel.judges_hash,
+        source_hash=lambda: kernel.source_hash[: 64 - len(kernel.checks_hash)] + kernel.checks_hash,
         former_source_hash=lambda: _former_source_hash(kernel),
         runtime_parameters=tuple(sorted(set(kernel.arg_names) - kernel.signature.constexprs)),
         unmeasurable=lambda problem: _unmeasurable(kernel, problem),

@@ -126,7 +126,7 @@ class TunedKernel(compat.Autotuner):  # type: ignore[misc]  # Triton is not seen
         return source_hash(self.fn)
 
     @functools.cached_property
-    def judges_hash(self) -> str:
+    def checks_hash(self) -> str:
         """32 digits of a hash of the files of `reference` and `make_inputs`, by which results were right or wrong."""
         sources = sources_of((self.reference_function, self.arguments_factory.make_inputs))
         return hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:32] if sources else ""
