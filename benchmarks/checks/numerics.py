@@ -31,7 +31,8 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import State
-from tuner.sweep.compile_pool import CompilePool, Failed
+from tuner.sweep.compile_child import Failed
+from tuner.sweep.compile_pool import CompilePool
 
 sys.path.extend(str(Path(__file__).parents[2] / part) for part in ("benchmarks", "tests/numerics"))
 import record

@@ -34,7 +34,7 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, Resources, State
 from tuner.store.store import Store
-from tuner.sweep import compile_pool, messages, run, sweep_processes, worker
+from tuner.sweep import compile_child, compile_pool, messages, run, sweep_processes, worker
 from tuner.sweep.gpu_gate import GpuGate
 from tuner.sweep.loop import Loop
 from tuner.sweep.plan import Plan
@@ -154,7 +154,7 @@ def replies(request: Any, problem: Problem | None, gate: GpuGate) -> list[Any]:
             return [messages.ProblemCleared()]
 
 
-def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> compile_pool.CompileResult:
+def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> compile_child.CompileResult:
     """A compile child's task: it takes its time, and each binary is a program of its own."""
     begun = time.monotonic()
     share = hashlib.sha256(config.digest.encode()).digest()[1] / 255
@@ -162,7 +162,7 @@ def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> co
     with Path(os.environ[TRACE], f"{os.getpid()}.txt").open("a", buffering=1) as trace:
         trace.write(f"compiled {begun} {time.monotonic()}\n")
     key = registry.find(op, kernel, problem.source).compile_class(problem, config)
-    return compile_pool.Compiled(
+    return compile_child.Compiled(
         Resources(registers=64, spill_bytes=0, shared_bytes=1024, compile_ms=500.0), f"{op}/{kernel}/{key}"
     )
 

@@ -18,7 +18,8 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State
-from tuner.sweep.compile_pool import Compiled, CompilePool, Failed, Urgency
+from tuner.sweep.compile_child import Compiled, Failed
+from tuner.sweep.compile_pool import CompilePool, Urgency
 from tuner.sweep.host_errors import host_error_in
 from tuner.sweep.measure import failure_of
 from tuner.sweep.search_task import list_spaces, make_search_task

@@ -9,7 +9,7 @@ from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN
 from tuner.problem import Problem
 from tuner.store.records import Outcome, Resources, State
-from tuner.sweep.compile_pool import Compiled, Failed
+from tuner.sweep.compile_child import Compiled, Failed
 from tuner.sweep.job import Job, Stopwatch
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.search_task import make_search_task

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import forkserver
 from pathlib import Path
@@ -34,10 +33,9 @@ from tuner.hardware.device import Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.store.records import Resources, State
-from tuner.sweep import process
-from tuner.sweep.binary_resources import program, read_resources
-from tuner.sweep.child import IMPORT_LIMIT_S
+from tuner.store.records import State
+from tuner.sweep import compile_child, process
+from tuner.sweep.compile_child import Compiled, CompileResult, Failed, compile_config
 from tuner.sweep.host_errors import host_error_in, unwritable_cache
 
 _Parameters = ParamSpec("_Parameters")
@@ -56,30 +54,6 @@ Only what a GPU needs now is given to go on with: it would wait for the whole of
 """
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _TIMED_OUT = (TimeoutError, concurrent.futures.TimeoutError)  # one class from Python 3.11 on
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A config that compiled.
-
-    Attributes:
-        resources: registers, spills and shared memory.
-        program: a digest that is equal for configs whose binaries and launch shapes are the same.
-    """
-
-    resources: Resources
-    program: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A config that did not compile, and why."""
-
-    state: State
-    message: str
-
-
-CompileResult = Compiled | Failed
 
 
 class Urgency(IntEnum):
@@ -281,7 +255,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
         start_fork_server()
         pool = pebble.ProcessPool(
             max_workers=self.workers,
-            initializer=_start_child,
+            initializer=compile_child.start,
             initargs=(self.arch, self._scratch.name, list(sys.path), registry.references()),
             context=multiprocessing.get_context("forkserver"),
         )
@@ -362,39 +336,3 @@ class CompilePool(AbstractContextManager["CompilePool"]):
     def _last_output(self) -> str:
         logs = sorted(self._logs(), key=lambda log: log.stat().st_mtime)
         return process.last_output_line(logs[-1]) if logs else ""
-
-
-def compile_config(op: str, kernel: str, problem: Problem, config: Config) -> CompileResult:
-    """Compile one config for the active driver's target. Runs in a child of the pool.
-
-    Raises:
-        OSError: the machine failed, and not the compile; see `host_error_in`.
-    """
-    from tuner.launch.plan import recorded  # it needs torch, which the parent may do without
-
-    process.clear_output()
-    start = time.perf_counter()
-    try:
-        with recorded() as seen:
-            compiled = registry.find(op, kernel, problem.source).compile(problem, config)
-        compile_ms = (time.perf_counter() - start) * 1e3
-        # Configs whose largest launches agree may differ in others.
-        launched = [each for _, each in seen.launches] or [compiled]
-        return Compiled(read_resources(compiled, compile_ms), program(*launched))
-    except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
-        if (host_error := host_error_in(e)) is not None:
-            raise host_error from None
-        return Failed(State.COMPILE_ERROR, in_short(e))
-
-
-def _start_child(arch: str, log_folder: str, path: list[str], kernels: tuple[str, ...]) -> None:
-    process.die_with_parent()
-    sys.path[:] = path
-    process.redirect_output(Path(log_folder) / f"{os.getpid()}.log")
-    from tuner.sweep import cross_target
-
-    cross_target.activate(arch)
-    signal.alarm(int(IMPORT_LIMIT_S))  # a module that hangs here ends this process
-    registry.load(kernels)
-    signal.alarm(0)
-    registry.specs()  # imports the kernels before the first compile

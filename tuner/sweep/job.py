@@ -15,7 +15,8 @@ from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config
 from tuner.store.records import KernelVersion, Outcome, State, Verdict
 from tuner.sweep import finals
-from tuner.sweep.compile_pool import CompilePool, CompileResult, Failed, Urgency
+from tuner.sweep.compile_child import CompileResult, Failed
+from tuner.sweep.compile_pool import CompilePool, Urgency
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.search import RefinedSearch, Strategy, by_time, failures_of, times_of
 from tuner.sweep.search_task import SearchTask

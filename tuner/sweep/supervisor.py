@@ -12,7 +12,8 @@ from tuner.kernel.config import Config
 from tuner.store.records import Outcome, State, Verdict, ran_out_of_memory
 from tuner.sweep import messages
 from tuner.sweep.child import WorkerDiedError
-from tuner.sweep.compile_pool import Compiled, CompilePool, Urgency
+from tuner.sweep.compile_child import Compiled
+from tuner.sweep.compile_pool import CompilePool, Urgency
 from tuner.sweep.gpu_slot import GpuSlot
 from tuner.sweep.job import SPENT, Job
 from tuner.sweep.worker import Worker
