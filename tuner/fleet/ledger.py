@@ -149,7 +149,7 @@ class Ledger:
 
         self._retry(begin, stop or threading.Event())
         ((place, run),) = begun
-        place.queue.join(node, hello.lanes, now)
+        place.queue.join(node, hello.gpus, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
         return run
 

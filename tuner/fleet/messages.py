@@ -19,14 +19,14 @@ class Hello:
     """From a node, once its workers have opened their devices.
 
     Attributes:
-        lanes: GPUs, all of one model; 1 for the interpreter.
+        gpus: how many GPUs, all of one model; 1 for the interpreter.
         version: of triton-tuner.
         kernels: versions and source hashes of the kernels of the job's ops, by op and name.
         warnings: what was logged meanwhile.
     """
 
     host: str
-    lanes: int
+    gpus: int
     device: Device
     environment: Environment
     version: str

@@ -101,8 +101,8 @@ class Node(Observer):
         self._processes.hold_gpus()
         self._feed = Feed(estimates(device))
         self._device, self._environment = device, environment
-        kernels, lanes = kernels_of(self._ops), len(self._gpus)
-        return Hello(platform.node(), lanes, device, environment, __version__, kernels, tuple(self._out.warnings))
+        kernels, gpus = kernels_of(self._ops), len(self._gpus)
+        return Hello(platform.node(), gpus, device, environment, __version__, kernels, tuple(self._out.warnings))
 
     def begin(self, run: Run, plan: Plan, is_shared: bool) -> None:
         """Begin the sweep under a run that the driver has begun; a time budget counts from now.

@@ -18,7 +18,7 @@ Node = str
 LEASE_S = 20.0
 """A node that was silent for this long loses its leases; a live one answers twice a second."""
 HORIZON_S = 30.0
-"""How much work a lane holds, by its estimate: enough to compile ahead, and not to run dry beside a slow driver."""
+"""How much work a GPU holds, by its estimate: enough to compile ahead, and not to run dry beside a slow driver."""
 MAX_DEATHS = 3
 """Work that this many nodes had begun when they died is given up: it may be what they died of."""
 _NONE = object()
@@ -31,7 +31,7 @@ class Work(Generic[K]):
 
     Attributes:
         key: what it is: a problem or a ladder.
-        cost_s: how long one lane will take, by an estimate.
+        cost_s: how long one GPU will take, by an estimate.
         compile_class: work of one class shares binaries, so it goes to as few nodes as possible.
     """
 
@@ -42,9 +42,19 @@ class Work(Generic[K]):
 
 @dataclass(slots=True)
 class _Member(Generic[K]):
-    """A node at work. `held` says of each of its leases whether the work has begun."""
+    """A node at work.
 
-    lanes: int
+    Attributes:
+        gpus: how many it has; 1 with the interpreter.
+        joined, heard: when it came and when it was last heard of, as every `now` is.
+        held: of each of its leases, whether the work has begun.
+        unsent: leases that it has not been told of, as they were stolen for it.
+        asked_back: leases that it was asked to give back.
+        held_s, done_s: estimated seconds of one GPU's work that it holds, and that it has done.
+        compile_class: that of the work it took last.
+    """
+
+    gpus: int
     joined: float
     heard: float
     held: dict[K, bool] = field(default_factory=dict)
@@ -55,15 +65,16 @@ class _Member(Generic[K]):
     compile_class: Hashable = _NONE
 
     def speed(self, now: float) -> float | None:
-        """How fast each of its lanes works, in estimated seconds of work per second; None as long as nothing ended."""
-        return self.done_s / max(now - self.joined, 1e-9) / self.lanes if self.done_s else None
+        """How fast each of its GPUs works, in estimated seconds of work per second; None as long as nothing ended."""
+        return self.done_s / max(now - self.joined, 1e-9) / self.gpus if self.done_s else None
 
 
 class Queue(Generic[K]):
     """Work that is waiting, held by nodes, or over.
 
     Classes go together: a node takes from the class that it is on, and then from the one with the most work left for
-    each lane on it. Within a class the longest work goes first. Near the end nodes hold less and less.
+    each GPU on it. Within a class the longest work goes first. Near the end nodes hold less and less. Every `now` is in
+    seconds of one clock that never goes back, as `time.monotonic`.
     """
 
     def __init__(self, work: Iterable[Work[K]]) -> None:
@@ -76,12 +87,12 @@ class Queue(Generic[K]):
             self._waiting.setdefault(each.compile_class, deque()).append(each.key)
         self._left_s = {name: sum(self._work[key].cost_s for key in keys) for name, keys in self._waiting.items()}
         self._waiting_s, self._count = sum(self._left_s.values()), len(self._work)
-        self._lanes_on = dict.fromkeys(self._waiting, 0)
+        self._gpus_on = dict.fromkeys(self._waiting, 0)
         self._members: dict[Node, _Member[K]] = {}
         self._thieves: dict[K, Node] = {}
         self._stolen: set[K] = set()
         self._deaths: dict[K, int] = {}
-        self._lane_speed, self._speed, self._speed_at = 1.0, 0.0, 0.0
+        self._gpu_speed, self._speed, self._speed_at = 1.0, 0.0, 0.0
         self._in_vain_at = -math.inf
         self.over: set[K] = set()
         self.given_up: set[K] = set()
@@ -99,9 +110,9 @@ class Queue(Generic[K]):
         """What a node holds, whether or not it was sent."""
         return tuple(self._members[node].held)
 
-    def join(self, node: Node, lanes: int, now: float) -> None:
+    def join(self, node: Node, gpus: int, now: float) -> None:
         """Take on a node with this many GPUs; a node may join at any time."""
-        self._members[node] = _Member(lanes, now, now)
+        self._members[node] = _Member(gpus, now, now)
         self._speed = 0.0  # to be worked out again
 
     def heartbeat(self, node: Node, now: float) -> None:
@@ -113,9 +124,9 @@ class Queue(Generic[K]):
         member = self._members[node]
         taken, member.unsent = member.unsent, []
         self._watch_speed(now)
-        speed = member.lanes * (member.speed(now) or self._lane_speed)
-        share_s = min(self._waiting_s / 2 * speed / self._speed, HORIZON_S * member.lanes)
-        while self._count and (len(member.held) < 2 * member.lanes or member.held_s < share_s):
+        speed = member.gpus * (member.speed(now) or self._gpu_speed)
+        share_s = min(self._waiting_s / 2 * speed / self._speed, HORIZON_S * member.gpus)
+        while self._count and (len(member.held) < 2 * member.gpus or member.held_s < share_s):
             if self._would_delay(member, speed):
                 break
             taken.append(self._next(member))
@@ -146,19 +157,19 @@ class Queue(Generic[K]):
             The node to ask, and for what; None where there is nothing to steal, or the thief has work or is waiting.
         """
         mine = self._members[thief]
-        if self._count or len(mine.held) >= mine.lanes or thief in self._thieves.values():
+        if self._count or len(mine.held) >= mine.gpus or thief in self._thieves.values():
             return None
         if 0 <= now - self._in_vain_at < 1:
             return None
         free = {node: self._stealable(each) for node, each in self._members.items() if node != thief}
         late = {node: sum(self._work[key].cost_s for key in keys) for node, keys in free.items()}
-        speeds = {node: each.lanes * (each.speed(now) or self._lane_speed) for node, each in self._members.items()}
+        speeds = {node: each.gpus * (each.speed(now) or self._gpu_speed) for node, each in self._members.items()}
         late = {node: cost_s / speeds[node] for node, cost_s in late.items() if cost_s}
         if not late:
             self._in_vain_at = now
             return None
         victim = max(late, key=lambda node: late[node])
-        asked = free[victim][: max(1, len(free[victim]) // 2)][: mine.lanes]
+        asked = free[victim][: max(1, len(free[victim]) // 2)][: mine.gpus]
         self._members[victim].asked_back.update(asked)
         self._thieves.update(dict.fromkeys(asked, thief))
         return victim, asked
@@ -227,8 +238,8 @@ class Queue(Generic[K]):
 
     def _next(self, member: _Member[K]) -> K:
         if member.compile_class is _NONE or not self._waiting[member.compile_class]:
-            # What is left for each lane, were this node's to come to it.
-            left = {name: self._left_s[name] / (self._lanes_on[name] + member.lanes) for name in self._waiting}
+            # What is left for each GPU, were this node's to come to it.
+            left = {name: self._left_s[name] / (self._gpus_on[name] + member.gpus) for name in self._waiting}
             self._move(member, max((name for name in left if self._waiting[name]), key=lambda name: left[name]))
         key = self._waiting[member.compile_class].popleft()
         self._add(self._work[key], -1)
@@ -242,22 +253,22 @@ class Queue(Generic[K]):
     def _would_delay(self, member: _Member[K], speed: float) -> bool:
         """Whether a slow node would end its next work later than the others do when they take that, too."""
         cost_s = self._waiting_s / self._count
-        ends_s = max(member.held_s + cost_s, cost_s * member.lanes) / speed
-        return ends_s > self._waiting_s / self._speed + 2 * cost_s / self._lane_speed
+        ends_s = max(member.held_s + cost_s, cost_s * member.gpus) / speed
+        return ends_s > self._waiting_s / self._speed + 2 * cost_s / self._gpu_speed
 
     def _watch_speed(self, now: float) -> None:
-        """Work out how fast a lane is in the mean, and all together; once a second, for there may be thousands."""
+        """Work out how fast a GPU is in the mean, and all together; once a second, for there may be thousands."""
         if 0 <= now - self._speed_at < 1 and self._speed:
             return
-        known = [(each.lanes, speed) for each in self._members.values() if (speed := each.speed(now)) is not None]
-        lanes = sum(lanes for lanes, _ in known)
-        self._lane_speed = sum(lanes * speed for lanes, speed in known) / lanes if lanes else 1.0
-        self._speed = self._lane_speed * sum(each.lanes for each in self._members.values())
+        known = [(each.gpus, speed) for each in self._members.values() if (speed := each.speed(now)) is not None]
+        gpus = sum(gpus for gpus, _ in known)
+        self._gpu_speed = sum(gpus * speed for gpus, speed in known) / gpus if gpus else 1.0
+        self._speed = self._gpu_speed * sum(each.gpus for each in self._members.values())
         self._speed_at = now
 
     def _move(self, member: _Member[K], compile_class: Hashable) -> None:
-        if member.compile_class in self._lanes_on:
-            self._lanes_on[member.compile_class] -= member.lanes
+        if member.compile_class in self._gpus_on:
+            self._gpus_on[member.compile_class] -= member.gpus
         member.compile_class = compile_class
-        if compile_class in self._lanes_on:
-            self._lanes_on[compile_class] += member.lanes
+        if compile_class in self._gpus_on:
+            self._gpus_on[compile_class] += member.gpus
