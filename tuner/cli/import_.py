@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from tuner.cli.output import quantity
 from tuner.errors import TableError, UsageError
 from tuner.problem import suite as suite_files
 from tuner.problem.batches import split
+
+if TYPE_CHECKING:
+    from tuner.tables.importing.reader import Imported
 
 SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
 
@@ -56,9 +59,8 @@ def import_(
     command writes DIR/imported.csv, a suite for `tuner run --suite`, and DIR/imported.candidates.json, the configs that
     this run tries first. Their figures are not taken: nothing is a trial or a winner until it is measured here.
     """
-    from tuner.files import make_folder, write_text
-    from tuner.tables.importing import candidates, tables
     from tuner.tables.importing import reader as imported
+    from tuner.tables.importing import tables
 
     for name in files:
         if "://" in name:
@@ -78,6 +80,15 @@ def import_(
     read_files = [imported.read(path) for path in paths]
     if suites or device is not None or with_kernels:
         raise UsageError(f"--suite, --device and --with-kernels are for tables of triton-tuner: {paths[0]} is none")
+    _convert(read_files, out, as_json=as_json)
+
+
+def _convert(read_files: list[Imported], out: Path, *, as_json: bool) -> None:
+    """Write the suite and the candidates of other tools' files, and say what they hold."""
+    from tuner.files import make_folder, write_text
+    from tuner.tables.importing import candidates
+    from tuner.tables.importing import reader as imported
+
     for one in read_files:
         for reason, rows in one.left_out.items():
             click.echo(f"{one.source}: left out {quantity(rows, 'row')}: {reason}", err=True)

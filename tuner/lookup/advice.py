@@ -7,14 +7,15 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
+from tuner.kernel.config import Config
 from tuner.lookup import match_rules
-from tuner.lookup.decision import TUNED, Decision, Match
+from tuner.lookup.decision import TUNED, Decision, Match, Refusal
 from tuner.lookup.row import Row
 from tuner.problem import Problem
 from tuner.problem.batches import batch_of, split
@@ -135,19 +136,14 @@ def report(
         reported: the families that were logged; one that is logged is added.
         is_measured: whether the caller measures a miss now and says what came of it: then refusals alone are logged.
     """
-    match = decision.match
     missing = {(r.row.config.kernel, r.source) for r in decision.refused if not _is_installed(r.row)}
     for kernel, source in sorted(missing):
         _report_missing(problem.op, kernel, source)
     # That the row of another range, key or device does not fit is no fault of it: `tuner.explain` tells.
     own = [r for r in decision.refused if r.rule == "exact" and (r.row.config.kernel, r.source) not in missing]
-    refused = "".join(f"; refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3])
     formulas = [config for config in decision.failed if config not in {r.row.config for r in decision.refused}]
-    refused += "".join(
-        f"; the formula's {config} {match_rules.FAILED}: {decision.failed[config]}" for config in formulas[-1:]
-    )
-    refused += "".join(f"; {said}" for said in decision.fallen[:1])
-    is_missed = match.rule in ("default", "near_key")
+    refused = _refused(decision, own, formulas)
+    is_missed = decision.match.rule in ("default", "near_key")
     if not (refused or (is_missed and not is_measured)):
         return
     kind = (device.slug, _family(problem), is_missed, bool(own), *(config.kernel for config in formulas))
@@ -155,6 +151,19 @@ def report(
         count_another()
         return
     reported.add(kind)
+    _log_answer(problem, device, decision, refused)
+
+
+def _refused(decision: Decision, own: Sequence[Refusal], formulas: Sequence[Config]) -> str:
+    """Each thing that may not serve, after a semicolon: the problem's own rows, the formula's configs, ranges."""
+    said = [f"refused {r.row.config} from {r.source}: {r.reason}" for r in own[:3]]
+    said += [f"the formula's {config} {match_rules.FAILED}: {decision.failed[config]}" for config in formulas[-1:]]
+    return "".join(f"; {each}" for each in (*said, *decision.fallen[:1]))
+
+
+def _log_answer(problem: Problem, device: Device, decision: Decision, refused: str) -> None:
+    """Log what serves a problem in place of what was refused, or of a row that nobody tuned; then also what to type."""
+    match = decision.match
     if match.rule == "default":
         _log.warning(
             "no tuned config for %.1000s on %s%s: using the default formula's, %s; performance may be below what "
