@@ -362,21 +362,29 @@ class Forks:
 
     def run(self, program: Path, *arguments: str, env: Mapping[str, str], timeout: float = 240):
         """As subprocess.run, of a Python program; `env` must find the same libraries as the server's."""
+        return self._ask({"program": str(program), "arguments": arguments, "env": dict(env)}, timeout)
+
+    def tuner(self, *arguments: object, env: Mapping[str, str], cwd: Path, timeout: float = 240):
+        """As subprocess.run, of `python -m tuner`; PYTHONPATH may name packages that the server has not seen."""
+        words = [*map(str, arguments)]
+        return self._ask({"program": "tuner", "arguments": words, "env": dict(env), "cwd": str(cwd)}, timeout)
+
+    def _ask(self, asked: dict[str, Any], timeout: float):
         if self.server is None:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             self.server = subprocess.Popen(self.command, env=self.env, start_new_session=True, **pipes)
         out, err = self.work / "stdout", self.work / "stderr"
-        asked = {"program": str(program), "arguments": arguments, "env": dict(env), "stdout": str(out)}
         try:
-            self.server.stdin.write(json.dumps({**asked, "stderr": str(err)}).encode() + b"\n")
+            self.server.stdin.write(json.dumps({**asked, "stdout": str(out), "stderr": str(err)}).encode() + b"\n")
             self.server.stdin.flush()
             answered, _, _ = select.select([self.server.stdout], [], [], timeout)
-            assert answered, f"{program.name} has not ended after {timeout} s"
+            assert answered, f"{asked['program']} has not ended after {timeout} s"
             status = int(self.server.stdout.readline())
         except BaseException:
             self.stop()
             raise
-        return subprocess.CompletedProcess([program, *arguments], status, out.read_text(), err.read_text())
+        told = out.read_text(), err.read_text()
+        return subprocess.CompletedProcess([asked["program"], *asked["arguments"]], status, *told)
 
     def stop(self) -> None:
         """End the server, and the fork it waits for."""
@@ -399,6 +407,12 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fo
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def compiling(forks: Callable[..., Forks]) -> Forks:
+    """Forks that compile: to whom a warning is an error, but in commands."""
+    return forks({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}, "-W", "error")
 
 
 @pytest.fixture

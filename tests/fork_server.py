@@ -4,12 +4,14 @@ Each alone would take seconds to; a test of imports has a process of its own. Tr
 process does that compiles. A fork ends once what it registered for its end has run: to take torch and Triton down takes
 a second more, and copies most of the memory that it shares.
 Reads one JSON object a line, {"program", "arguments", "env", "stdout", "stderr"}; answers each with the exit status.
+Where "cwd" is there too, the program is a module, as of `python -m`, which runs in that folder.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -61,7 +63,20 @@ def become(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.argv[:] = [asked["program"], *asked["arguments"]]
-    sys.path[0] = str(Path(asked["program"]).parent)
+    sys.path[0] = asked.get("cwd") or str(Path(asked["program"]).parent)
+
+
+def become_command(cwd: str) -> None:
+    """Packages may be there that the server has not seen, and what it was told of warnings is for programs alone."""
+    os.chdir(cwd)
+    found = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[1:1] = [each for each in map(os.path.abspath, found) if each not in sys.path]
+    importlib.invalidate_caches()
+    registry.forget()
+    sys.warnoptions.clear()
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
 
 
 cache.triton_key()
@@ -71,7 +86,11 @@ gc.freeze()  # a pytest collects garbage some times before it ends: not among al
 if asked := serve():
     become(asked)
     try:
-        runpy.run_path(asked["program"], run_name="__main__")
+        if "cwd" in asked:
+            become_command(asked["cwd"])
+            runpy.run_module(asked["program"], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(asked["program"], run_name="__main__")
         status[0] = 0
     except SystemExit as e:
         status[0] = e.code if isinstance(e.code, int) else int(e.code is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,19 +22,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
-def bench(tmp_path):
-    """Runs `tuner bench` in its own process, without a database but what --db names."""
+def bench(compiling, tmp_path):
+    """Runs `tuner bench` in a process that has imported torch, without a database but what --db names."""
 
     def run(*arguments, **environment):
-        return subprocess.run(
-            [*TUNER, "bench", *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0", **environment},
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
+        own = {"TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0", **environment}
+        return compiling.tuner("bench", *arguments, env={**os.environ, **own}, cwd=tmp_path)
 
     return run
 

@@ -37,15 +37,14 @@ WON = Config(
 
 
 @pytest.fixture
-def export(tmp_path, make_database, make_row):
+def export(compiling, tmp_path, make_database, make_row):
     version = registry.find("matmul", WON.kernel).version
     db = make_database(tmp_path / "tuner.db", make_row(256, 256, 256, config=WON, version=version, dtype="float16"))
 
     def export(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-        command = [sys.executable, "-m", "tuner", "export", "--db", str(db), *map(str, arguments)]
         kept |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), **environment}
-        return subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+        return compiling.tuner("export", "--db", db, *arguments, env=kept, cwd=tmp_path)
 
     return export
 

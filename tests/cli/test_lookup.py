@@ -210,7 +210,7 @@ ALONE = dataclasses.replace(POINTER, op="alone", name="lone", default_config=lam
 """
 
 
-def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_others_serve(tmp_path):
+def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_others_serve(compiling, tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     about = tmp_path / "broken-1.0.dist-info"
     about.mkdir()
@@ -224,8 +224,7 @@ def test_a_third_partys_kernel_whose_code_raises_is_one_line_that_names_it_and_o
     )
 
     def typed(*command: str) -> tuple[int, str, str]:
-        whole = [sys.executable, "-m", "tuner", *command]
-        done = subprocess.run(whole, check=False, capture_output=True, text=True, timeout=60, env=os.environ | own)
+        done = compiling.tuner(*command, env=os.environ | own, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
     inspected = typed("inspect", "broken", "--problem", "M=16,N=16,K=16", "--target", "cuda:90")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,14 +51,13 @@ def package(tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def tuner(tmp_path) -> Callable[..., tuple[int, str, str]]:
+def tuner(compiling, tmp_path) -> Callable[..., tuple[int, str, str]]:
     """Run a command where those packages are installed."""
 
     def run(*command: str | Path) -> tuple[int, str, str]:
         paths = os.pathsep.join((str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")))
         own = {"PYTHONPATH": paths, "TUNER_DB": str(tmp_path / "own.db")}
-        whole = [sys.executable, "-m", "tuner", *map(str, command)]
-        done = subprocess.run(whole, check=False, capture_output=True, text=True, timeout=120, env=os.environ | own)
+        done = compiling.tuner(*command, env=os.environ | own, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -42,20 +42,12 @@ SMALL = "m,n,k,dtype,layout\n16,16,16,float16,nn\n16,16,32,float32,nt\n"
 
 
 @pytest.fixture
-def tuner(tmp_path):
-    """Runs the command line in its own process, its database in `tmp_path`."""
+def tuner(compiling, tmp_path):
+    """Runs the command line in a process that has imported torch, its database in `tmp_path`."""
 
     def run(*arguments):
         environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db"), "TRITON_INTERPRET": "0"}
-        return subprocess.run(
-            [*TUNER, *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            timeout=200,
-            check=False,
-        )
+        return compiling.tuner(*arguments, env=environment, cwd=tmp_path)
 
     return run
 

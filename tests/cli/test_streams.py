@@ -70,6 +70,17 @@ def shell(tmp_path):
     return run
 
 
+@pytest.fixture
+def tuner(compiling, tmp_path):
+    """Runs a command whose streams are as they should be, in a process that has imported torch."""
+
+    def run(arguments):
+        environment = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db")}
+        return compiling.tuner(*arguments.split(), env=environment, cwd=tmp_path)
+
+    return run
+
+
 @pytest.mark.parametrize("redirections", ["2>/dev/full", *map(long, OTHER_REDIRECTIONS)])
 def test_a_sweep_whose_progress_cannot_be_written_ends_as_if_it_could(shell, tmp_path, redirections):
     done = shell(RUN, redirections)
@@ -92,9 +103,9 @@ def test_a_product_that_cannot_be_written_is_one_line_and_one_that_nobody_reads_
 
 @pytest.mark.parametrize("code", ["sys.exit(0)", *map(long, ["raise KeyboardInterrupt", "os._exit(0)"])])
 @pytest.mark.parametrize("command", ["run --problem N=16 --device interpreter", "verify tuner.db"])
-def test_a_kernels_module_that_ends_the_process_is_one_line_and_exit_code_1(shell, tmp_path, command, code):
+def test_a_kernels_module_that_ends_the_process_is_one_line_and_exit_code_1(tuner, tmp_path, command, code):
     (tmp_path / "ends.py").write_text(f"import os, sys\n{code}\n")
-    done = shell(f"{command} --kernel ends:k")
+    done = tuner(f"{command} --kernel ends:k")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("tuner: ends cannot be imported: ")
     assert "Traceback" not in done.stderr
@@ -112,25 +123,25 @@ def test_a_module_whose_import_hangs_is_told_and_given_up(run, tmp_path, monkeyp
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_a_module_may_fork_children_that_end_as_multiprocessings_do(shell, tmp_path):
+def test_a_module_may_fork_children_that_end_as_multiprocessings_do(tuner, tmp_path):
     forks = "if (pid := os.fork()) == 0: os._exit(3)\nassert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3\n"
     (tmp_path / "forks.py").write_text(f"import os\n{forks}")
-    assert "forks has no 'k'" in shell("run --problem N=16 --kernel forks:k --device interpreter").stderr
+    assert "forks has no 'k'" in tuner("run --problem N=16 --kernel forks:k --device interpreter").stderr
 
 
 @pytest.mark.parametrize("dry", [long(""), "--dry-run"])
-def test_code_of_a_kernel_that_ends_the_process_costs_its_problem_and_is_told(shell, tmp_path, dry):
+def test_code_of_a_kernel_that_ends_the_process_costs_its_problem_and_is_told(tuner, tmp_path, dry):
     (tmp_path / "prunes.py").write_text(KERNEL.format(pruning="args['N'] == 8 or sys.exit(0)", making="pass"))
-    done = shell(f"run --kernel prunes:double --device interpreter --problem N=16 --problem N=8 {dry}")
+    done = tuner(f"run --kernel prunes:double --device interpreter --problem N=16 --problem N=8 {dry}")
     told = done.stdout if dry else done.stderr
     assert "the code of its kernel called sys.exit(0)" in told
     assert "double N=8 float32" in told
     assert done.returncode == 1
 
 
-def test_make_inputs_that_ends_the_process_is_one_line(shell, tmp_path):
+def test_make_inputs_that_ends_the_process_is_one_line(tuner, tmp_path):
     (tmp_path / "makes.py").write_text(KERNEL.format(pruning="pass", making="sys.exit(0)"))
-    done = shell("run --kernel makes:double --device interpreter --problem N=16")
+    done = tuner("run --kernel makes:double --device interpreter --problem N=16")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "the code of a kernel called sys.exit(0)" in done.stderr
 

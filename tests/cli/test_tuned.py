@@ -64,14 +64,14 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def tuned(compiling, tmp_path_factory):
     """A folder with the module, and a database in which two of its keys were tuned: one typed, one from a CSV file."""
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "mine.py").write_text(MODULE)
     (folder / "sizes.csv").write_text("# ours\nN,dtype,note\n200,fp32,odd\n")
-    command = [sys.executable, "-m", "tuner", "run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
-    problems = ["--problem", "N=256,dtype=fp32", "--suite", "sizes.csv", "--db", "tuner.db", "--json"]
-    done = subprocess.run([*command, *problems], cwd=folder, capture_output=True, text=True, check=False, timeout=200)
+    command = ["run", "--kernel", "mine:scale_rows", "--device", "interpreter", "--db", "tuner.db", "--json"]
+    problems = ["--problem", "N=256,dtype=fp32", "--suite", "sizes.csv"]
+    done = compiling.tuner(*command, *problems, env=os.environ, cwd=folder)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     return folder, report
@@ -113,13 +113,13 @@ def test_a_kernel_is_tuned_and_its_results_were_compared_with_its_reference(tune
 
 
 @pytest.mark.long  # the rule itself is tested in tests/store
-def test_what_a_wrong_reference_called_wrong_is_tried_again_once_the_reference_is_mended(tmp_path):
-    command = [sys.executable, "-m", "tuner", "run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
+def test_what_a_wrong_reference_called_wrong_is_tried_again_once_the_reference_is_mended(compiling, tmp_path):
+    command = ["run", "--kernel", "mine:scale_rows", "--device", "interpreter"]
     words = ["--problem", "N=256,dtype=fp32", "--db", "tuner.db", "--json"]
 
     def tune(module):
         (tmp_path / "mine.py").write_text(module)
-        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = compiling.tuner(*command, *words, env=os.environ, cwd=tmp_path)
         (problem,) = json.loads(done.stdout)["problems"]
         return done.returncode, problem["measured"], problem["states"]
 
@@ -230,12 +230,10 @@ def test_a_kernel_in_a_file_is_to_be_tuned_under_the_name_that_was_typed(run, mo
         assert advice in out, err
 
 
-def tuned_alone(folder, *given, **where):
+def tuned_alone(compiling, folder, *given, **where):
     """What `tuner run` in a folder ended with, and the one problem of which it told, which has a winner."""
-    command = [sys.executable, "-m", "tuner", "run", *given, "--device", "interpreter", "--db", "tuner.db", "--json"]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=200
-    )
+    command = ["run", *given, "--device", "interpreter", "--db", "tuner.db", "--json"]
+    done = compiling.tuner(*command, env={**os.environ, **where}, cwd=folder)
     assert done.returncode == 0, done.stderr
     (problem,) = json.loads(done.stdout)["problems"]
     return done, problem
@@ -249,14 +247,13 @@ def tuned_alone(folder, *given, **where):
         pytest.param("scale.v2.py", "", marks=pytest.mark.long),
     ],
 )
-def test_a_kernel_is_tuned_in_a_file_whatever_its_name(tmp_path, name, path):
+def test_a_kernel_is_tuned_in_a_file_whatever_its_name(compiling, tmp_path, name, path):
     for folder, text in (("kernels", MODULE), ("others", "")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text)
     where = {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
-    _, problem = tuned_alone(
-        tmp_path, "--kernel", f"kernels/{name}:scale_rows", "--problem", "N=256,dtype=fp32", **where
-    )
+    given = ("--kernel", f"kernels/{name}:scale_rows", "--problem", "N=256,dtype=fp32")
+    _, problem = tuned_alone(compiling, tmp_path, *given, **where)
     assert problem["states"] == {"COMPLETE": 4}
 
 
@@ -468,10 +465,10 @@ ALWAYS = ("heuristics above",)
     "parts",
     [pytest.param(parts, id=name, marks=() if name in ALWAYS else pytest.mark.long) for name, parts in PARTS.items()],
 )
-def test_a_kernel_is_tuned_wherever_it_its_decorator_and_its_inputs_stand(tmp_path, parts):
+def test_a_kernel_is_tuned_wherever_it_its_decorator_and_its_inputs_stand(compiling, tmp_path, parts):
     for name, text in parts.items():
         (tmp_path / f"{name}.py").write_text(text)
-    done, problem = tuned_alone(tmp_path, "--kernel", "ours:copied", "--problem", "N=48,dtype=fp32")
+    done, problem = tuned_alone(compiling, tmp_path, "--kernel", "ours:copied", "--problem", "N=48,dtype=fp32")
     assert problem["states"] == {"COMPLETE": 2}
     assert "did not load" not in done.stderr
     served = (

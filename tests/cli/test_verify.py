@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -81,7 +80,9 @@ def test_an_op_that_nobody_serves_is_one_error_a_table(found, won, make_table):
     assert ("error", "kernel") not in findings
 
 
-def test_a_table_of_an_adopted_library_passes_and_is_retimed_by_captured_calls_alone(make_row, make_table, tmp_path):
+def test_a_table_of_an_adopted_library_passes_and_is_retimed_by_captured_calls_alone(
+    compiling, make_row, make_table, tmp_path
+):
     pytest.importorskip("triton")
     row = dataclasses.replace(
         make_row(), problem=Problem.keyed("my_lib-scale", {"n": 7}), config=Config("my_lib-scale", B=16)
@@ -91,8 +92,7 @@ def test_a_table_of_an_adopted_library_passes_and_is_retimed_by_captured_calls_a
         (["verify", table], 0, "1 row of an adopted library's kernel: its configs are not checked"),
         (["retime", table, "--device", "interpreter"], 0, "unknown, an adopted library's kernel is launched by its"),
     ):
-        typed = [sys.executable, "-m", "tuner", *map(str, command)]
-        done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
+        done = compiling.tuner(*command, env=os.environ, cwd=tmp_path)
         said = done.stdout + done.stderr
         assert (done.returncode, words in said) == (code, True), said
         assert "--kernel MODULE:NAME" not in said

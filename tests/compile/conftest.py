@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         here = PROGRAMS.parent in item.path.parents and "run_program" in item.fixturenames
         if here and hasattr(item, "callspec") and item.callspec.params["arch"] != QUICK:
             item.add_marker(pytest.mark.long)
-
-
-@pytest.fixture(scope="session")
-def compiling(forks):
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return forks(env, "-W", "error")
 
 
 @pytest.fixture(scope="module")
