@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import contextlib
 import importlib.util
 import json
 import multiprocessing
 import os
 import re
-import select
 import shutil
-import signal
+import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -50,7 +48,6 @@ SINGLE = (
     *("tests/sweep/test_contest.py", "tests/sweep/test_shared_gpu.py", "tests/sweep/test_sweep.py"),
 )
 """Files whose tests share nothing and together take a minute: pytest-xdist hands these tests out one by one."""
-UNIT = Path(__file__).with_name("unit")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are small here, and torch's threads would spin meanwhile
 MADE = Provenance(Environment(TRITON, "2.13.0", "cuda 13.0", "580.1", "3.11.7"), 1, "0.1.0")
 
@@ -97,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
         long = [item for item in long if item not in left_out]
     first = {item.path for item in long}
-    items.sort(key=lambda item: 0 if item.path in first else 2 if UNIT in item.path.parents else 1)
+    items.sort(key=lambda item: 0 if item.path in first else 2 if item.nodeid.startswith("tests/unit/") else 1)
 
 
 def _together(nodeid: str) -> str:
@@ -354,15 +351,27 @@ class Forks:
     They share a seed of strings' hashes: what must hold between any two processes is for processes of their own.
     """
 
-    def __init__(self, work: Path, env: Mapping[str, str], *flags: str) -> None:
+    def __init__(self, name: str, work: Path, env: Mapping[str, str], *flags: str) -> None:
         self.work = work
         self.env = dict(env)
-        self.command = [sys.executable, *flags, str(Path(__file__).with_name("fork_server.py"))]
-        self.server: subprocess.Popen[bytes] | None = None
+        self.address = f"triton-tuner-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}-{name}"
+        self.command = [sys.executable, *flags, str(Path(__file__).with_name("fork_server.py")), self.address]
+        self.server: socket.socket | None = None
 
-    def run(self, program: Path, *arguments: str, env: Mapping[str, str], timeout: float = 240):
-        """As subprocess.run, of a Python program; `env` must find the same libraries as the server's."""
-        return self._ask({"program": str(program), "arguments": arguments, "env": dict(env)}, timeout)
+    def run(
+        self,
+        program: Path,
+        *arguments: str,
+        env: Mapping[str, str],
+        modules: Sequence[str] = (),
+        timeout: float = 240,
+    ):
+        """As subprocess.run, of a Python program; `env` must find the same libraries as the server's.
+
+        The server imports `modules` first, unless it has.
+        """
+        asked = {"program": str(program), "arguments": arguments, "env": dict(env), "modules": modules}
+        return self._ask(asked, timeout)
 
     def tuner(self, *arguments: object, env: Mapping[str, str], cwd: Path, timeout: float = 240):
         """As subprocess.run, of `python -m tuner`; PYTHONPATH may name packages that the server has not seen."""
@@ -370,38 +379,48 @@ class Forks:
         return self._ask({"program": "tuner", "arguments": words, "env": dict(env), "cwd": str(cwd)}, timeout)
 
     def _ask(self, asked: dict[str, Any], timeout: float):
-        if self.server is None:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self.server = subprocess.Popen(self.command, env=self.env, start_new_session=True, **pipes)
         out, err = self.work / "stdout", self.work / "stderr"
+        line = json.dumps({**asked, "stdout": str(out), "stderr": str(err)}).encode() + b"\n"
         try:
-            self.server.stdin.write(json.dumps({**asked, "stdout": str(out), "stderr": str(err)}).encode() + b"\n")
-            self.server.stdin.flush()
-            answered, _, _ = select.select([self.server.stdout], [], [], timeout)
-            assert answered, f"{asked['program']} has not ended after {timeout} s"
-            status = int(self.server.stdout.readline())
+            self.server = self.server or self._connected()
+            self.server.settimeout(timeout)
+            self.server.sendall(line)
+            answer = self.server.recv(16)
+        except TimeoutError:
+            self.stop()
+            pytest.fail(f"{asked['program']} has not ended after {timeout} s")
         except BaseException:
             self.stop()
             raise
+        assert answer, "the server of forks has ended: see what it wrote to stderr"
         told = out.read_text(), err.read_text()
-        return subprocess.CompletedProcess([asked["program"], *asked["arguments"]], status, *told)
+        return subprocess.CompletedProcess([asked["program"], *asked["arguments"]], int(answer), *told)
+
+    def _connected(self) -> socket.socket:
+        """Who is the first to ask starts the server, which is in the background once the command has ended."""
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect("\0" + self.address)
+        except ConnectionRefusedError:
+            devices = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+            subprocess.run(self.command, env=self.env, start_new_session=True, check=True, **devices)
+            server.connect("\0" + self.address)
+        return server
 
     def stop(self) -> None:
-        """End the server, and the fork it waits for."""
+        """End the fork that is waited for, and with the last who leaves the server."""
         if self.server is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.server.pid, signal.SIGKILL)
-            self.server.communicate()
+            self.server.close()
             self.server = None
 
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Forks]]:
-    """Make a server of forks that has an environment and Python's own flags."""
+    """Make a server of forks, or ask the one of that name, that has an environment and Python's own flags."""
     started = []
 
-    def start(env: Mapping[str, str], *flags: str) -> Forks:
-        started.append(Forks(tmp_path_factory.mktemp("forks"), env, *flags))
+    def start(name: str, env: Mapping[str, str], *flags: str) -> Forks:
+        started.append(Forks(name, tmp_path_factory.mktemp("forks"), env, *flags))
         return started[-1]
 
     yield start
@@ -412,7 +431,8 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fo
 @pytest.fixture(scope="session")
 def compiling(forks: Callable[..., Forks]) -> Forks:
     """Forks that compile: to whom a warning is an error, but in commands."""
-    return forks({name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}, "-W", "error")
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return forks("compiling", env, "-W", "error")
 
 
 @pytest.fixture

@@ -3,22 +3,39 @@
 Each alone would take seconds to; a test of imports has a process of its own. Triton is also hashed once here, as every
 process does that compiles. A fork ends once what it registered for its end has run: to take torch and Triton down takes
 a second more, and copies most of the memory that it shares.
-Reads one JSON object a line, {"program", "arguments", "env", "stdout", "stderr"}; answers each with the exit status.
-Where "cwd" is there too, the program is a module, as of `python -m`, which runs in that folder.
+All processes of a pytest-xdist ask one server, which goes into the background once it listens to the address that it is
+given, and ends once none of them is there. One line of JSON asks for a fork: {"program", "arguments", "env", "stdout",
+"stderr"}; the answer is its exit status. Where "cwd" is there too, the program is a module, as of `python -m`, which
+runs in that folder. What "modules" names is imported here before it is forked, for the forks after it as well.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
+import signal
+import socket
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+
+LISTENER = socket.socket(socket.AF_UNIX)
+try:
+    LISTENER.bind("\0" + sys.argv[1])  # a name without a file
+except OSError:
+    os._exit(0)  # another process has just started one
+LISTENER.listen()
+if os.fork():
+    os._exit(0)
+GRACE_S = 3
+"""How long the server waits for somebody to ask it, where nobody is there."""
 
 status = [1]
 """The exit status of a fork, if its program raises no other."""
@@ -38,25 +55,69 @@ from triton.runtime import cache  # noqa: E402
 
 from tuner.kernel import registry  # noqa: E402
 
-ANSWERS = os.dup(1)
+CLIENTS: list[socket.socket] = []
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork once for each line: what a fork is to do, in the fork; None, here, at the end."""
-    for line in iter(sys.stdin.readline, ""):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # numpy has threads, which wait
-            child = os.fork()
-        if child == 0:
-            return json.loads(line)
-        _, ended = os.waitpid(child, 0)
-        os.write(ANSWERS, b"%d\n" % os.waitstatus_to_exitcode(ended))
-    return None
+    """Fork for each line: what a fork is to do, in the fork; None, here, once nobody is left to ask."""
+    while True:
+        ready, _, _ = select.select([LISTENER, *CLIENTS], [], [], None if CLIENTS else GRACE_S)
+        if not ready:
+            return None
+        for each in ready:
+            if each is LISTENER:
+                CLIENTS.append(LISTENER.accept()[0])
+            elif not (line := line_of(each)):
+                CLIENTS.remove(each)
+                each.close()
+            elif asked := attended(each, json.loads(line)):
+                return asked
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                """Those who attended to a fork have ended, too."""
+
+
+def line_of(client: socket.socket) -> bytes:
+    """The next line; nothing from one who has left."""
+    line = b""
+    with contextlib.suppress(ConnectionError):  # of one who was killed
+        while more := client.recv(1 << 20):
+            line += more
+            if line.endswith(b"\n"):
+                return line
+    return b""
+
+
+def attended(client: socket.socket, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """In the fork, what it is to do; None, here, while a process waits for it. It is killed if the client leaves."""
+    for module in asked.get("modules", ()):
+        importlib.import_module(module)
+    if fork():
+        return None
+    child = fork()
+    if not child:
+        os.setsid()
+        return asked
+    if client in select.select([client, os.pidfd_open(child)], [], [])[0]:
+        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(child, signal.SIGKILL)
+    _, ended = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):
+        client.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended))
+    os._exit(0)
+
+
+def fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy has threads, which wait
+        return os.fork()
 
 
 def become(asked: dict[str, Any]) -> None:
     """This fork has the environment, arguments and files of a process of its own."""
-    os.close(ANSWERS)
+    for each in (LISTENER, *CLIENTS):
+        each.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, path in ((1, asked["stdout"]), (2, asked["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)

@@ -16,7 +16,7 @@ QUICK = "sm_90"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        here = PROGRAMS.parent in item.path.parents and "run_program" in item.fixturenames
+        here = item.nodeid.startswith("tests/compile/") and "run_program" in item.fixturenames
         if here and hasattr(item, "callspec") and item.callspec.params["arch"] != QUICK:
             item.add_marker(pytest.mark.long)
 

@@ -16,10 +16,11 @@ import pytest
 
 from tuner.errors import InputError
 
-HERE = Path(__file__).parent
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
 RESULTS = "INTERPRETER_TEST_RESULTS"
 PYTEST = Path(pytest.__file__).with_name("__main__.py")
+SLOW = {"transformers": "transformers.models.llama.modeling_llama", "torch.compile(": "torch._inductor.compile_fx"}
+"""What a file's text tells of the imports of its tests, each of seconds: the process that is forked has them once."""
 LIMIT_S = 900
 """One file's tests; each has its own limit in the child."""
 
@@ -27,7 +28,7 @@ LIMIT_S = 900
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Here a file's first test waits for the child with all of them; in the child each has a limit of its own."""
     for item in items if not INTERPRETING else ():
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/interpreter/"):
             item.add_marker(pytest.mark.timeout(0))
 
 
@@ -53,7 +54,7 @@ def _interpreter_is_quick():
 
 @pytest.fixture(scope="session")
 def interpreting(forks: Callable[..., Any]) -> Any:
-    return forks({**os.environ, "TRITON_INTERPRET": "1"})
+    return forks("interpreting", {**os.environ, "TRITON_INTERPRET": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,13 @@ def child_results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     root = request.config.rootpath
     names = [str(root / item.nodeid) for item in request.session.items if item.path == request.path]
     forks = request.getfixturevalue("interpreting")
-    asked = ("-q", "-m", "", "-p", "no:cacheprovider", f"--rootdir={root}", *names)
+    # transformers imports anyio, which has a plugin for pytest.
+    known = ("-W", "ignore:Module already imported so cannot be rewritten; anyio")
+    asked = ("-q", "-m", "", "-p", "no:cacheprovider", *known, f"--rootdir={root}", *names)
     # Of its own: a pytest that starts closes the folder that all share to the other users whom some tests become.
     asked = [*asked, "--basetemp", str(file.with_suffix(".tmp"))]
-    child = forks.run(PYTEST, *asked, env={**forks.env, RESULTS: str(file)}, timeout=LIMIT_S)
+    slow = [module for word, module in SLOW.items() if word in request.path.read_text()]
+    child = forks.run(PYTEST, *asked, env={**forks.env, RESULTS: str(file)}, modules=slow, timeout=LIMIT_S)
     results = dict(json.loads(line) for line in file.read_text().splitlines())
     results[""] = ["died", f"the interpreting pytest ended with {child.returncode}:\n{child.stdout[-4000:]}"]
     return results

@@ -122,6 +122,7 @@ def launching(stub_directory: Path, forks: Callable[..., Any]) -> Any:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_", "TUNER_"))}
     libraries = os.pathsep.join(filter(None, [str(stub_directory), os.environ.get("LD_LIBRARY_PATH")]))
     return forks(
+        "launching",
         {**kept, "CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(HERE / "stub")},
     )
 
