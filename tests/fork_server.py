@@ -56,25 +56,25 @@ from triton.runtime import cache  # noqa: E402
 from tuner.kernel import registry  # noqa: E402
 
 CLIENTS: list[socket.socket] = []
+RUNNING: dict[int, tuple[int, socket.socket]] = {}
+"""By their descriptors the forks that run, and who waits for each."""
 
 
 def serve() -> dict[str, Any] | None:
     """Fork for each line: what a fork is to do, in the fork; None, here, once nobody is left to ask."""
     while True:
-        ready, _, _ = select.select([LISTENER, *CLIENTS], [], [], None if CLIENTS else GRACE_S)
+        ready, _, _ = select.select([LISTENER, *CLIENTS, *RUNNING], [], [], None if CLIENTS or RUNNING else GRACE_S)
         if not ready:
             return None
         for each in ready:
             if each is LISTENER:
                 CLIENTS.append(LISTENER.accept()[0])
+            elif each in RUNNING:
+                answer(each)
             elif not (line := line_of(each)):
-                CLIENTS.remove(each)
-                each.close()
-            elif asked := attended(each, json.loads(line)):
+                leave_alone(each)
+            elif asked := forked(each, json.loads(line)):
                 return asked
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                """Those who attended to a fork have ended, too."""
 
 
 def line_of(client: socket.socket) -> bytes:
@@ -88,36 +88,44 @@ def line_of(client: socket.socket) -> bytes:
     return b""
 
 
-def attended(client: socket.socket, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """In the fork, what it is to do; None, here, while a process waits for it. It is killed if the client leaves."""
+def leave_alone(client: socket.socket) -> None:
+    """Nobody waits any longer for what this one asked for."""
+    CLIENTS.remove(client)
+    client.close()
+    for child, waiting in RUNNING.values():
+        if waiting is client:
+            for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(child, signal.SIGKILL)
+
+
+def answer(running: int) -> None:
+    child, client = RUNNING.pop(running)
+    os.close(running)
+    _, ended = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):  # it has left
+        client.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended))
+
+
+def forked(client: socket.socket, asked: dict[str, Any]) -> dict[str, Any] | None:
     for module in asked.get("modules", ()):
         importlib.import_module(module)
-    if fork():
-        return None
-    child = fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy has threads, which wait
+        child = os.fork()
     if not child:
         os.setsid()
         return asked
-    if client in select.select([client, os.pidfd_open(child)], [], [])[0]:
-        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
-            with contextlib.suppress(ProcessLookupError):
-                kill(child, signal.SIGKILL)
-    _, ended = os.waitpid(child, 0)
-    with contextlib.suppress(OSError):
-        client.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended))
-    os._exit(0)
-
-
-def fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # numpy has threads, which wait
-        return os.fork()
+    RUNNING[os.pidfd_open(child)] = child, client
+    return None
 
 
 def become(asked: dict[str, Any]) -> None:
     """This fork has the environment, arguments and files of a process of its own."""
     for each in (LISTENER, *CLIENTS):
         each.close()
+    for running in RUNNING:
+        os.close(running)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, path in ((1, asked["stdout"]), (2, asked["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
