@@ -28,7 +28,7 @@ _GROUPS = (3, 16)
 """GROUP_SIZE_M: 3 was the fastest most often, and 8 lost 0.1% to the better of these (decision 148)."""
 _STREAMED = 1.05
 """What narrow groups take over wide ones where tiles along M outnumber the multiprocessors: they read A again for every
-three columns of tiles. 1.02 to 1.13 in 30 of 34 problems (benchmarks/results/layouts-fit.json)."""
+three columns of tiles. 1.01 to 1.14 for 29 of 34 tiles (benchmarks/data/scattered-layouts-h200.db.xz)."""
 _MOST_STAGES = 8
 _WARPS = 8
 
