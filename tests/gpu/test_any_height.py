@@ -132,9 +132,21 @@ def test_heights_between_the_multiples_of_16_give_the_same_bits(rows, columns):
     check_bits(rows, columns, {"GROUP_SIZE_M": 3})
 
 
-def check_bits(rows, columns, options):
+@pytest.mark.parametrize(
+    ("layout", "rows", "columns"),
+    [
+        *(("nn", rows, columns) for rows, columns in ((72, 128), (136, 64), (152, 192), (208, 192), (200, 256))),
+        *(("tn", rows, columns) for rows, columns in ((128, 64), (192, 128), (64, 192), (128, 256))),
+        ("tt", 192, 128),
+    ],
+)
+def test_operands_that_do_not_run_along_k_give_the_same_bits(layout, rows, columns):
+    check_bits(rows, columns, {}, layout)
+
+
+def check_bits(rows, columns, options, layout="nt"):
     # Neither side is a whole number of tiles, and more than one wave of them goes through the ring.
-    problem = nt(249, 17000, 1000, epilogue="bias")
+    problem = nt(249 if layout[0] == "n" else 248, 17000, 1000, layout=layout, epilogue="bias")
     config = tile(rows, columns, **options)
     skip_where_refused(SPEC, problem, config)
     inputs, found = SPEC.make_inputs(problem, "cuda", 0), []
