@@ -162,7 +162,7 @@ def test_a_schema_behind_or_ahead_is_one_line_with_what_to_type(server, make_url
 def _migrate_to(url: str, revision: str) -> None:
     from alembic import command
 
-    engine = open_engine(locate(url), read_only=False)
+    engine = open_engine(locate(url), read_only=False, timeout_s=5)
     with schema.migrating(engine) as connection:
         config = schema._config()
         config.attributes["connection"] = connection

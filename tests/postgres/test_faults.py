@@ -120,7 +120,7 @@ def test_another_kind_of_database(refused, scheme):
 
 
 def test_a_lock_that_another_process_holds(url):
-    engine = open_engine(locate(url), read_only=False)
+    engine = open_engine(locate(url), read_only=False, timeout_s=5)
     with writing(engine).begin(), Store.open(url, busy_timeout_s=0.2) as store:
         assert store.count_trials() == 0, "a writer does not keep readers out"
         with pytest.raises(StoreError, match="another process holds its lock"):
@@ -183,7 +183,7 @@ def test_a_schema_is_chosen_by_the_search_path_and_others_are_not_touched(server
             main([*command.split(), "--db", mine])
         assert ended.value.code == 0, capsys.readouterr()
     query = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename IN ('trial', 'alembic_version')"
-    engine = open_engine(locate(url), read_only=True)
+    engine = open_engine(locate(url), read_only=True, timeout_s=5)
     with engine.connect() as connection:
         assert connection.exec_driver_sql(query).scalars().all() == ["mine"]
     engine.dispose()
@@ -191,7 +191,7 @@ def test_a_schema_is_chosen_by_the_search_path_and_others_are_not_touched(server
 
 def test_what_is_read_in_one_transaction_does_not_change_under_it(url):
     count = select(func.count()).select_from(models.run)
-    reader = open_engine(locate(url), read_only=True)
+    reader = open_engine(locate(url), read_only=True, timeout_s=5)
     with reader.connect() as connection, Store.open(url) as store:
         assert connection.execute(count).scalar() == 0
         store.begin_run(KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "", "", "3.11"), argv=[], host="h")

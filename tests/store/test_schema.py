@@ -85,7 +85,7 @@ def set_revision(database: Path, revision: str) -> None:
 
 def test_models_and_migrations_agree(database):
     schema.upgrade(str(database))
-    engine = open_engine(locate(str(database)), read_only=True)
+    engine = open_engine(locate(str(database)), read_only=True, timeout_s=5)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), models.metadata) == []
         assert schema.drift(connection) == []
