@@ -18,8 +18,8 @@ along K."""
 _BESIDE_OTHERS = 0.98
 """What estimates are multiplied by where an operand is not stored along K, as other kernels' are too low there.
 
-Chosen by what defaults lose: of 32 gradients of weights that no other constant was fitted to 1.7% without it, 1.2% with
-it (benchmarks/results/layouts-again-h200.json; decision 162).
+Chosen by what defaults lose, by hand from benchmarks/results/layouts-again-h200.json (decision 162; not kept): of 32
+gradients of weights that no other constant was fitted to 1.7% without it, 1.2% with it.
 """
 
 
