@@ -34,7 +34,6 @@ from tuner.hardware.device import Device
 from tuner.problem import Problem
 from tuner.problem.family import Ladder
 from tuner.problem.shard import Shard
-from tuner.sweep.race_trials import LEAST_TRIALS
 
 if TYPE_CHECKING:
     from tuner.sweep.report import Report
@@ -117,6 +116,8 @@ def _on_device(problems: RunProblems, options: RunOptions) -> Callable[[Device],
             if not tuned:
                 click.echo(f"shard {options.shard} has no part of {quantity(len(whole), 'problem')}", err=True)
         if device.is_interpreter:
+            from tuner.sweep.race import LEAST_TRIALS  # it needs numpy
+
             largest = [each.rungs[-1] if isinstance(each, Ladder) else each for each in tuned]
             warn_of_large(largest, 2 * min(options.trials or LEAST_TRIALS, LEAST_TRIALS))  # each is checked and timed
         return tuned

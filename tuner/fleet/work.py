@@ -9,7 +9,7 @@ from tuner.fleet.queue import Work
 from tuner.hardware.device import INTERPRETED_FLOPS_S, Device
 from tuner.problem import Problem
 from tuner.sweep.agenda import distinct
-from tuner.sweep.race_trials import LEAST_TRIALS
+from tuner.sweep.race import LEAST_TRIALS
 
 _PROBLEM_S = 1.5
 """A race takes about as long for large problems as for small ones (benchmarks/results/race-h200.json)."""

@@ -130,7 +130,7 @@ class Job:
     @property
     def best_us(self) -> float | None:
         """The fastest trial's median so far, None without one."""
-        return min((o.median_us for o in self.outcomes.values() if o.median_us is not None), default=None)
+        return min(times_of(self.outcomes).values(), default=None)
 
     @property
     def times_us(self) -> dict[Config, float]:
@@ -259,8 +259,9 @@ class Job:
         ranked = [config for config in by_time(self.outcomes) if config.digest not in self.rejected]
         if not ranked:
             return []
-        limit_us = self.strategy.margin * self._median_us(ranked[0])
-        near = [config for config in ranked if self._median_us(config) <= limit_us][: self.strategy.finalists]
+        times = times_of(self.outcomes)
+        limit_us = self.strategy.margin * times[ranked[0]]
+        near = [config for config in ranked if times[config] <= limit_us][: self.strategy.finalists]
         wanted = map(self._contestant, (*self._in_finals, self.default))
         near += [config for config in wanted if config in ranked]
         return list(dict.fromkeys(near))
@@ -268,11 +269,6 @@ class Job:
     def _contestant(self, config: Config) -> Config:
         """Return what plays the finals for a config: itself, or the config measured whose program it has."""
         return self._same_program.get(config, config)
-
-    def _median_us(self, config: Config) -> float:
-        median_us = self.outcomes[config].median_us
-        assert median_us is not None
-        return median_us
 
     def verdict(self, times: Mapping[str, Sequence[float]]) -> Verdict | None:
         """Return the winner of the finals, None when no contestant but the vendor's library finished.

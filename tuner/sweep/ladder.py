@@ -257,20 +257,18 @@ class LadderProgress:
         ranges = self._points.ranges()
         draw, batches = random.Random(str(self.ladder)), self.ladder.batches
         first, last = ranges[0].first_m, ranges[-1].last_m
+        wanted = CHECKS if batches is None else 1
         steps: list[TuningStep] = []
         for _ in range(10 * CHECKS):
             m = draw.randint(first, last)
             problem = self.ladder.at(m, batches and draw.randint(*batches))
-            wanted = len(steps) < (CHECKS if batches is None else 1)
             serving = next((each for each in ranges if each.first_m <= m <= each.last_m), None)
-            if (
-                wanted
-                and serving is not None
-                and problem not in taken
-                and m not in (*self._points.measured, *self._checked)
-            ):
-                self._checked[m] = config = self._points.winners[serving.row_m].config
-                steps.append(TuningStep(problem, None, (config,), in_finals=True, warm_started=True))
+            if serving is None or problem in taken or m in (*self._points.measured, *self._checked):
+                continue
+            self._checked[m] = config = self._points.winners[serving.row_m].config
+            steps.append(TuningStep(problem, None, (config,), in_finals=True, warm_started=True))
+            if len(steps) == wanted:
+                break
         return steps
 
     def _check(self, first_m: int, last_m: int) -> Check | None:

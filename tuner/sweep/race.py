@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.kernel.config import Config
-from tuner.store.records import Outcome, State
-from tuner.sweep.race_trials import LEAST_TRIALS
-from tuner.sweep.search import Strategy, by_time, spent
+from tuner.store.records import Outcome
+from tuner.sweep.search import Strategy, by_time, spent, times_of
 from tuner.sweep.search_task import SearchTask
+
+LEAST_TRIALS = 48
+"""How many configs a race of a problem with a small search space tries; of a larger one it tries more (`FULL`)."""
 
 
 class Share(NamedTuple):
@@ -192,11 +194,8 @@ class Race:
 
     def _learn(self, outcomes: Mapping[Config, Outcome]) -> None:
         """Correct the estimates by the times measured."""
-        measured = {
-            self._index[config]: math.log(outcome.median_us)
-            for config, outcome in outcomes.items()
-            if outcome.state is State.COMPLETE and outcome.median_us and config in self._index
-        }
+        times = times_of(outcomes)
+        measured = {self._index[config]: math.log(us) for config, us in times.items() if config in self._index}
         best = min(measured.values(), default=math.inf)
         if best < self._best - GAIN:
             self._trials_without_gain = 0

@@ -102,17 +102,17 @@ def spent(trials: int) -> str:
 
 def by_time(outcomes: Mapping[Config, Outcome]) -> list[Config]:
     """Return the configs whose trial is COMPLETE, the fastest first."""
-    timed = [
-        (outcome.median_us, config)
-        for config, outcome in outcomes.items()
-        if outcome.state is State.COMPLETE and outcome.median_us is not None
-    ]
-    return [config for _, config in sorted(timed)]
+    times = times_of(outcomes)
+    return sorted(times, key=lambda config: (times[config], config))
 
 
 def times_of(outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
     """Return the median of every config whose trial is COMPLETE, microseconds."""
-    return {config: outcome.median_us for config, outcome in outcomes.items() if outcome.median_us is not None}
+    return {
+        config: outcome.median_us
+        for config, outcome in outcomes.items()
+        if outcome.state is State.COMPLETE and outcome.median_us is not None
+    }
 
 
 def failures_of(outcomes: Mapping[Config, Outcome]) -> frozenset[Config]:
