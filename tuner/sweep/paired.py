@@ -65,19 +65,9 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
 
     def play(self, problem: Problem, configs: Sequence[Config]) -> FinalsPlayed | str:
         """Play configs of a problem in paired rounds, torch's library beside them; or say why that was not possible."""
-        if self._worker is None:
-            self._open()
-        assert self._worker is not None
-        try:
-            reply = self._ask(SetProblem(problem))
-            if isinstance(reply, Ready):
-                reply = self._ask(PlayFinals(tuple(configs), _SEED))
-        except WorkerDiedError as e:
-            self._end()
-            return str(e)
-        if isinstance(reply, FinalsPlayed):
-            return reply
-        return reply.message if isinstance(reply, Refused) else ""
+        reply = self._answer(SetProblem(problem), PlayFinals(tuple(configs), _SEED))
+        assert isinstance(reply, (FinalsPlayed, str))
+        return reply
 
     def restart(self) -> None:
         """Have what comes next measured by another process: some configs are a little faster in one than in another."""
@@ -85,16 +75,9 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
 
     def compare(self, problem: Problem, configs: tuple[tuple[int, Config], ...]) -> Mapping[int, int] | str:
         """Compare the rows of an invariant problem with those of smaller Ms (`CompareRows`); or say why not."""
-        if self._worker is None:
-            self._open()
-        try:
-            reply = self._ask(CompareRows(problem, configs))
-        except WorkerDiedError as e:
-            self._end()
-            return str(e)
-        if isinstance(reply, RowsCompared):
-            return reply.changed
-        return reply.message if isinstance(reply, Refused) else ""
+        reply = self._answer(CompareRows(problem, configs))
+        assert isinstance(reply, (RowsCompared, str))
+        return reply if isinstance(reply, str) else reply.changed
 
     def _open(self) -> Hello:
         self._worker = Worker(self._gpu)
@@ -106,6 +89,20 @@ class PairedRunner(contextlib.AbstractContextManager["PairedRunner"]):
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+
+    def _answer(self, *requests: SetProblem | PlayFinals | CompareRows) -> object:
+        """Send requests one after the other; return the reply to the last, or why there is none, in words."""
+        if self._worker is None:
+            self._open()
+        try:
+            for request in requests:
+                reply = self._ask(request)
+                if isinstance(reply, Refused):
+                    return reply.message
+        except WorkerDiedError as e:
+            self._end()
+            return str(e)
+        return reply
 
     def _ask(self, request: SetProblem | PlayFinals | CompareRows) -> Ready | Refused | FinalsPlayed | RowsCompared:
         """Send a request and return its last reply; a worker that lost its context ends, which raises."""
