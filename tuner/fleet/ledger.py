@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TypeVar
 
 from tuner.errors import StoreError, TunerError
 from tuner.fleet.messages import Answer, Delivery, Hello, Item, Orders
@@ -28,6 +30,7 @@ from tuner.sweep.loop import HEARTBEAT_S
 from tuner.sweep.report import ProblemReport, Report
 from tuner.version import __version__
 
+T = TypeVar("T")
 _READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families"})
 _CLAIMS = frozenset({"claim", "begin_claimed", "claimed_by_others"})
 _WRITES = frozenset({"record_rows", "decide", "record_family", "release"})
@@ -140,15 +143,12 @@ class Ledger:
             RefusedError: it would measure something else than the others.
             StoreError: the run could not be stored.
         """
-        begun: list[tuple[Place, Run]] = []
 
-        def begin(_again: bool) -> None:
+        def begin(_again: bool) -> tuple[Place, Run]:
             place = self._place(hello)
-            run = self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
-            begun.append((place, run))
+            return place, self._store.begin_run(hello.device, hello.environment, argv=self._argv, host=hello.host)
 
-        self._retry(begin, stop or threading.Event())
-        ((place, run),) = begun
+        place, run = self._retry(begin, stop or threading.Event())
         place.queue.join(node, hello.gpus, now)
         self.members[node] = Member(hello.host, place, run, beat=now)
         return run
@@ -252,25 +252,22 @@ class Ledger:
     def _write(self, deliveries: Mapping[str, Delivery], stop: threading.Event) -> list[str]:
         """Write all of some deliveries in one transaction; where one cannot be stored, each in its own."""
 
-        def write(nodes: Iterable[str]) -> Callable[[bool], None]:
-            def once(again: bool) -> None:
-                with self._store.in_one_transaction(again=again):
-                    for node in nodes:
-                        for method, arguments in deliveries[node].writes:
-                            assert method in _WRITES or method == "heartbeat"
-                            getattr(self._store, method)(self.members[node].run, *arguments)
-
-            return once
+        def write(nodes: Iterable[str], again: bool) -> None:
+            with self._store.in_one_transaction(again=again):
+                for node in nodes:
+                    for method, arguments in deliveries[node].writes:
+                        assert method in _WRITES or method == "heartbeat"
+                        getattr(self._store, method)(self.members[node].run, *arguments)
 
         writing = [node for node, delivery in deliveries.items() if delivery.writes]
         if not writing:
             return []
         try:
-            self._retry(write(writing), stop)
+            self._retry(partial(write, writing), stop)
         except UnavailableError:
             raise
         except StoreError:
-            return [node for node in writing if not self._stored(node, write([node]), stop)]
+            return [node for node in writing if not self._stored(node, partial(write, [node]), stop)]
         return []
 
     def _stored(self, node: str, write: Callable[[bool], None], stop: threading.Event) -> bool:
@@ -283,12 +280,15 @@ class Ledger:
             return False
         return True
 
-    def _retry(self, write: Callable[[bool], None], stop: threading.Event) -> None:
-        """Write, and try again while the server is away; nodes keep what they measure meanwhile."""
+    def _retry(self, ask: Callable[[bool], T], stop: threading.Event) -> T:
+        """Ask the store, and try again while the server is away; nodes keep what they measure meanwhile.
+
+        `ask` is told whether it was tried before.
+        """
         asked, again = time.monotonic(), False
         while True:
             try:
-                write(again)
+                answer = ask(again)
             except UnavailableError as e:
                 if not again:
                     _log.warning("%s: nodes go on measuring and keep it; trying again", e)
@@ -299,7 +299,7 @@ class Ledger:
             else:
                 if again:
                     _log.warning("%s: the database answers again", self._store.location)
-                return
+                return answer
 
     def _note(self, node: str, delivery: Delivery, stop: threading.Event) -> None:
         member = self.members[node]
@@ -329,14 +329,12 @@ class Ledger:
             method, options = "settled", {"runs": [member.run for member in self.members.values()]}
         assert method in _READS | _CLAIMS
         arguments = (run, *arguments) if method in _CLAIMS else arguments
-        found: list[object] = []
         try:
-            self._retry(lambda _again: found.append(getattr(self._store, method)(*arguments, **options)), stop)
+            return Answer(self._retry(lambda _again: getattr(self._store, method)(*arguments, **options), stop))
         except UnavailableError:
             raise
         except StoreError as e:
             return Answer(error=str(e))
-        return Answer(found[0])
 
 
 def _beside_ladders(items: Iterable[Item]) -> set[Problem]:
