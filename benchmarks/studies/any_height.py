@@ -15,13 +15,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tuner
 from tuner import Config, Problem
-from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
@@ -47,24 +45,18 @@ def main() -> None:
     tuner.use(args.tables)
     problems = [Problem(m, n, k, dtype="bf16", layout="nt") for n, k in (WIDE if args.wide else SHAPES) for m in MS]
     spec = registry.find("matmul", "any_height")
-    play_all(args, problems, lambda problem, device: spec.space(problem, device).configs())
-
-
-def play_all(
-    args: argparse.Namespace, problems: list[Problem], others: Callable[[Problem, Device], list[Config]]
-) -> None:
-    """Play what a table says of each problem beside other configs, on args.gpu, and write the result, args.out."""
     found = []
     with PairedRunner(args.gpu) as runner:
+        device = runner.device
         configs = {
-            problem: [tuner.lookup(problem, runner.device.slug).config, *others(problem, runner.device)]
+            problem: [tuner.lookup(problem, device.slug).config, *spec.space(problem, device).configs()]
             for problem in problems
         }
         runner.compile((problem, config) for problem in problems for config in configs[problem])
         for problem in problems:
             found.append(played(runner, problem, configs[problem]))
             print(found[-1]["problem"], {name: found[-1][name] for name in ("torch_us", "table", "best")}, flush=True)
-    record.write(args.out, {"device": runner.device.slug, "found": found})
+    record.write(args.out, {"device": device.slug, "found": found})
 
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_few_long_rows_are_split_over_the_device_and_short_ones_share_a_program(
 @pytest.mark.parametrize("m", [1, 8, 32, 128])
 @pytest.mark.parametrize(("n", "warps"), [(1024, 2), (2048, 4), (3072, 8), (4096, 8), (5120, 16), (8192, 16)])
 def test_a_norm_of_a_decode_step_has_a_program_for_each_row(m, n, warps):
-    """As the prototype of benchmarks/studies/fused_norms.py has it."""
+    """As the prototype had it that decision 123 names."""
     config = registry.default_config(Problem(m, n, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}), H200)
     assert (config["BLOCK_SIZE_M"], config["num_warps"], config["launch_pdl"]) == (1, warps, True)
 
