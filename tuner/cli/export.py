@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     help="With --with-kernels: compile adopted kernels for the captured calls, and write the captured binaries; may be"
     " repeated.",
 )
-@click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
+@options.slug_option
 @options.db_option
 @options.json_option
 def export(

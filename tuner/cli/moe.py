@@ -87,14 +87,14 @@ def _sizes(text: str, example: str) -> tuple[int, ...]:
 @click.option(
     "--out", required=True, metavar="DIR", type=options.Place(path_type=Path), help="Write the file into this folder."
 )
-@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
+@options.trials_option
 @click.option(
     "--time-budget", "time_budget_s", type=seconds_of, metavar="60s", help="End tuning after about this long."
 )
 @click.option("--play-only", is_flag=True, help="Tune nothing: time the package's file beside its default config.")
 @options.device_option("auto: every GPU; without one, Triton's interpreter.")
 @options.db_option
-@click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+@options.fresh_option
 @options.json_option
 def moe(**typed: Any) -> int:
     """Tune the fused experts of vLLM or SGLang, and write their file.

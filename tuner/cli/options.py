@@ -95,11 +95,14 @@ scaling_option = click.option(
     show_default=True,
     help="Scales of fp8 and int8: one for each operand, for each row of A and column of B, or for each block of 128.",
 )
-
-
 invariant_option = click.option(
     "--invariant", is_flag=True, help="A row's bits must not depend on M: one order of sums for every M."
 )
+trials_option = click.option(
+    "--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most."
+)
+fresh_option = click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+slug_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 
 
 def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str], advice: str) -> None:

@@ -25,7 +25,7 @@ _SUFFIXES = (".html", ".htm")
     "--out", required=True, type=options.Place(path_type=Path), metavar="FILE.html", help="The file to write."
 )
 @options.db_option
-@click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
+@options.slug_option
 @options.suite_option
 @click.option(
     "--against", type=options.Place(), metavar="DB|TABLES", help="Also show what became slower than in these."

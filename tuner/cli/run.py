@@ -15,6 +15,7 @@ from tuner.cli.options import (
     db_option,
     device_option,
     dtype_option,
+    fresh_option,
     gpus_of,
     invariant_option,
     json_option,
@@ -23,6 +24,7 @@ from tuner.cli.options import (
     seconds_of,
     shape_option,
     suite_option,
+    trials_option,
     warn_of_large,
 )
 from tuner.cli.output import print_json, quantity
@@ -80,7 +82,7 @@ def _shard(text: str) -> Shard:
     show_default=True,
     help="Which configs are tried: the likely ones, all, or a random sample.",
 )
-@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most.")
+@trials_option
 @click.option("--time-budget", "time_budget_s", type=seconds_of, metavar="60s", help="End after about this long.")
 @click.option("--shard", type=_shard, metavar="I/N", help="The I-th of N parts of the problems, of about equal cost.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seeds random choices.")
@@ -88,7 +90,7 @@ def _shard(text: str) -> Shard:
 @click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
 @click.option("--mixed", is_flag=True, help="With --ray: nodes may have different versions; tune under each.")
 @db_option
-@click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+@fresh_option
 @click.option("--dry-run", is_flag=True, help="Print what would be tried; measure and write nothing.")
 @json_option
 @click.pass_context
@@ -101,7 +103,7 @@ def run(ctx: click.Context, /, **typed: Any) -> int:
     options.check(ctx)
     problems = problems_of(options, typed_dtype=typed_dtype(ctx))
     if options.ray is not None:
-        return _run_fleet(options.ray, problems, options)
+        return _run_fleet(problems, options)
     gpus = gpus_of(options.device)
     return _dry_run(problems, gpus, options) if options.dry_run else _run(problems, gpus, options)
 
@@ -146,22 +148,12 @@ def _run(problems: RunProblems, gpus: Sequence[int | None], options: RunOptions)
     return _exit_code(report)
 
 
-def _run_fleet(address: str, problems: RunProblems, options: RunOptions) -> int:
+def _run_fleet(problems: RunProblems, options: RunOptions) -> int:
     from tuner.cli import run_fleet
 
-    configs = suggested(options.suites)
+    plan = options.plan(suggested(options.suites))
     with stop_on_signal() as stop:
-        reports = run_fleet.tune(
-            _on_device(problems, options),
-            problems.ops,
-            options.plan(configs),
-            stop,
-            address=address,
-            db=options.db,
-            mixed=options.mixed,
-            interpreted=options.is_interpreted,
-            as_json=options.as_json,
-        )
+        reports = run_fleet.tune(_on_device(problems, options), problems.ops, plan, options, stop)
     return max(map(_exit_code, reports), default=0)
 
 

@@ -13,6 +13,7 @@ import rich.progress
 
 from tuner.cli import run_output
 from tuner.cli.output import print_json, quantity
+from tuner.cli.run_options import RunOptions
 from tuner.fleet.cluster import Cluster, head_of
 from tuner.fleet.drive import Driver
 from tuner.fleet.ledger import Ledger
@@ -29,13 +30,8 @@ def tune(
     problems: Callable[[Device], Iterable[Item]],
     ops: Sequence[str],
     plan: Plan,
+    options: RunOptions,
     stop: threading.Event,
-    *,
-    address: str,
-    db: str | None,
-    mixed: bool,
-    interpreted: bool,
-    as_json: bool,
 ) -> list[Report]:
     """Tune problems on a cluster, print what came of it, and return a report for each device and environment.
 
@@ -43,29 +39,26 @@ def tune(
         problems: what is to be tuned on a device.
         ops: of all of them.
         plan: what to do for each.
+        options: with `--ray`.
         stop: once set, every node finishes the trials under way.
-        address: the cluster's: HOST:PORT of its head, or auto.
-        db: the database, None for the default.
-        mixed: whether nodes may differ in their versions, each of which is tuned for.
-        interpreted: whether nodes use Triton's interpreter.
-        as_json: whether to print JSON.
 
     Raises:
         UsageError: an address that is none.
         SweepError: the cluster cannot be used.
         StoreError: the database cannot be written.
     """
+    assert options.ray is not None
     begun = time.monotonic()
-    kernels, references = kernels_of(ops), registry.references()
-    connected = Cluster(head_of(address), interpreted=interpreted, references=references)  # before a database is made
-    with connected as cluster, Store.open(db) as store, store.sole_writer():
-        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=mixed)
+    kernels, references, interpreted = kernels_of(ops), registry.references(), options.is_interpreted
+    connected = Cluster(head_of(options.ray), interpreted=interpreted, references=references)
+    with connected as cluster, Store.open(options.db) as store, store.sole_writer():  # no database without a cluster
+        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=options.mixed)
         with Nodes() as nodes:
             driver = Driver(cluster, ledger, plan, nodes, stop)
             driver.work((ops, references), interpreted=interpreted)
         seconds = time.monotonic() - begun
         reports = ledger.reports(interrupted=stop.is_set(), seconds=seconds, deserted=driver.deserted)
-    _print(ledger, reports, as_json=as_json)
+    _print(ledger, reports, as_json=options.as_json)
     return reports
 
 

@@ -32,7 +32,6 @@ def show() -> None:
     """List winners, trials, runs, devices or problems."""
 
 
-_device_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 _shape_option = click.option(
     "--shape",
     "--problem",
@@ -47,7 +46,7 @@ _limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help=
 
 @show.command()
 @options.db_option
-@_device_option
+@options.slug_option
 @_shape_option
 @_kernel_option
 @_limit_option
@@ -100,7 +99,7 @@ def winners(
 
 @show.command()
 @options.db_option
-@_device_option
+@options.slug_option
 @_shape_option
 @_kernel_option
 @click.option(
@@ -139,7 +138,7 @@ def trials(
 
 @show.command()
 @options.db_option
-@_device_option
+@options.slug_option
 @_limit_option
 @options.json_option
 def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
@@ -187,7 +186,7 @@ def devices(*, db: str | None, as_json: bool) -> None:
 
 @show.command()
 @options.db_option
-@_device_option
+@options.slug_option
 @_shape_option
 @_limit_option
 @options.json_option
