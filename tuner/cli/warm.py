@@ -74,8 +74,9 @@ def _rows(
     places: Sequence[str], slug: str | None
 ) -> tuple[Device, list[Row], list[tuple[Problem, Range]], Counter[str]]:
     """The device, the rows that sources hold for it, the ranges of M by their problems, and why rows are left out."""
-    from tuner.lookup import device_names, match_rules, sources
+    from tuner.lookup import device_names, sources
     from tuner.lookup.lookup import resolver
+    from tuner.tables.export import usable
 
     asked = [sources.named(place) for place in places] if places else resolver().sources.all()
     try:
@@ -86,9 +87,8 @@ def _rows(
         raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
     by_source = [source.winners(device.slug) for source in asked]
     held = dict.fromkeys(row for winners in by_source for rows in winners.rows.values() for row in rows)
-    refused = {row: match_rules.refusal(row, row.problem, device) for row in held}
-    rows = [row for row, reason in refused.items() if reason is None]
-    left_out = Counter(reason for reason in refused.values() if reason is not None)
+    rows, refused = usable(held, device)
+    left_out = Counter(refused.values())
     if not rows:
         where = ", ".join(source.name for source in asked) or "any source"
         if left_out:

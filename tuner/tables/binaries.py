@@ -39,6 +39,7 @@ from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range, ms_of_each_kind
 from tuner.sweep.host_errors import host_error_in, unwritable_cache
+from tuner.tables.export import usable
 
 _BINARIES = ("cubin", "hsaco")
 
@@ -83,8 +84,8 @@ def asked(table: Table) -> list[tuple[Problem, Config]]:
 
     Of each class of binaries there is one. Rows that a lookup refuses launch nothing.
     """
-    usable = _usable(table)[0]
-    return list(served(usable.rows, usable.device, _ranges(usable)))
+    table, _ = _usable(table)
+    return list(served(table.rows, table.device, _ranges(table)))
 
 
 def write(
@@ -133,9 +134,8 @@ def write(
 
 def _usable(table: Table) -> tuple[Table, list[str]]:
     """A table without the rows that a lookup refuses, and why it does."""
-    reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
-    refused = [f"{row.problem}: {reason}"[:300] for row, reason in reasons.items() if reason is not None]
-    return replace(table, rows=tuple(row for row, reason in reasons.items() if reason is None)), refused
+    rows, refused = usable(table.rows, table.device)
+    return replace(table, rows=tuple(rows)), [f"{row.problem}: {reason}"[:300] for row, reason in refused.items()]
 
 
 def _ranges(table: Table) -> list[tuple[Problem, Range]]:

@@ -23,6 +23,7 @@ from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.batches import split, with_batch
 from tuner.problem.gemm_fields import ACTIVATIONS, COARSE_SUMS, LAYOUTS, PRECISIONS, SCALINGS
+from tuner.tables.export import usable
 from tuner.version import __version__
 
 _TEMPLATE = Path(__file__).with_name("dispatcher_template.py")
@@ -84,21 +85,20 @@ def dispatcher(table: Table) -> Dispatcher:
     """
     if is_keyed(table):
         raise TableError(f"{table.op} has keys of its own: --format python is for ops with M, N and K; leave it out")
-    reasons = {row: match_rules.refusal(row, row.problem, table.device) for row in table.rows}
-    usable = [row for row, reason in reasons.items() if reason is None]
+    kept, refused = usable(table.rows, table.device)
     configs: dict[Config, int] = {}
 
     def place(config: Config) -> int:
         return configs.setdefault(config, len(configs))
 
     rows: dict[Hashable, dict[tuple[int, int], int]] = {}
-    for row in usable:
+    for row in kept:
         rows.setdefault(_key(row.problem), {})[row.problem.m, split(row.problem)[1]] = place(row.config)
-    winners = DeviceWinners("", by_problem(usable), "", families.ByKey(table.families))
+    winners = DeviceWinners("", by_problem(kept), "", families.ByKey(table.families))
     ranges = dict(_ranges(tuned, winners, table, place) for tuned in winners.families.values())
     sizes = _SIZES.get(table.op, ("m", "n", "k"))
     values = {**_VALUES, **_OF_OP.get(table.op, {"invariant": (False,)})}
-    others = sorted({name for row in usable for name, _ in row.problem.extras} - {*sizes, *values})
+    others = sorted({name for row in kept for name, _ in row.problem.extras} - {*sizes, *values})
     data = (
         f"OP = {table.op!r}\n"
         f"DEVICE = {table.device.slug!r}\n"
@@ -117,9 +117,9 @@ def dispatcher(table: Table) -> Dispatcher:
     return Dispatcher(
         f"{name}.py",
         _module(table, data),
-        len(usable),
+        len(kept),
         sum(len(served) for _, _, served in found),
-        tuple(f"{row.problem}: {reason}" for row, reason in reasons.items() if reason is not None),
+        tuple(f"{row.problem}: {reason}" for row, reason in refused.items()),
     )
 
 

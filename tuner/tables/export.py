@@ -11,7 +11,7 @@ from tuner import files
 from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.lookup import families
+from tuner.lookup import families, match_rules
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem.family import Family
@@ -69,6 +69,13 @@ def write(tables: Iterable[Table], directory: Path) -> list[Path]:
     """Write tables into a folder, which is made when missing; returns the files."""
     files.make_folder(directory)
     return [table.write(directory) for table in tables]
+
+
+def usable(rows: Iterable[Row], device: Device) -> tuple[list[Row], dict[Row, str]]:
+    """The rows whose configs a lookup uses for their own problems, and why it refuses the others."""
+    reasons = {row: match_rules.refusal(row, row.problem, device) for row in rows}
+    refused = {row: reason for row, reason in reasons.items() if reason is not None}
+    return [row for row in reasons if row not in refused], refused
 
 
 def newest_versions(found: Collection[Measured]) -> list[Measured]:

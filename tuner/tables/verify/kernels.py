@@ -10,10 +10,10 @@ from tuner.errors import TableError
 from tuner.files import parse_json
 from tuner.kernels.base import sources
 from tuner.launch import binaries
-from tuner.lookup import match_rules
 from tuner.lookup.row import BAD_VALUE
 from tuner.lookup.table import Table
 from tuner.lookup.table_files import KERNELS_SUFFIX
+from tuner.tables.export import usable
 from tuner.tables.verify.finding import Finding, Level
 
 if TYPE_CHECKING:
@@ -43,12 +43,7 @@ def check(folder: Traversable, tables: Iterable[Table] = ()) -> list[Finding]:
 
 def _lacking(folder: Traversable, known: frozenset[str], tables: Iterable[Table]) -> list[Finding]:
     mine = [table for table in tables if binaries.folder_name(table.op, table.device.slug) == folder.name]
-    served = [
-        row
-        for table in mine
-        for row in table.rows
-        if match_rules.refusal(row, row.problem, table.device) is None  # what a lookup refuses launches nothing
-    ]
+    served = [row for table in mine for row in usable(table.rows, table.device)[0]]  # what is refused launches nothing
     lacking = [row for row in served if binaries.row_key(row.problem, row.config) not in known]
     if not lacking:
         return []
