@@ -11,7 +11,7 @@ from typing import Any
 from tuner.lookup.row import PROBLEM, positive, problem_of
 from tuner.problem import Problem
 from tuner.problem.batches import Batches, Key, batch_of, split
-from tuner.problem.family import ESTIMATED, Check, Family, Range
+from tuner.problem.family import ESTIMATED, Check, Family, Range, runs
 
 _PROBLEM = tuple(name for name in PROBLEM if name != "m")
 
@@ -166,7 +166,7 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
             taken = _owned(sorted([*taken, *left]))
     found: list[Family] = []
     for number, group in groupby(taken, key=lambda entry: entry[1]):
-        for run in _runs([each for each, _ in group]):
+        for run in runs(each for each, _ in group):
             found.append(replace(families[number], ranges=tuple(run)))
     return found
 
@@ -198,17 +198,6 @@ def _owned(ranges: Sequence[tuple[Range, int]]) -> list[tuple[Range, int]]:
             below, its = found[-1]
             found[-1] = below._replace(last_m=each.last_m, evidence=ESTIMATED), its
     return found
-
-
-def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Split ranges where there is a gap between them."""
-    runs: list[list[Range]] = []
-    for each in ranges:
-        if runs and runs[-1][-1].last_m + 1 == each.first_m:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
-    return runs
 
 
 def served(families: Iterable[Family]) -> dict[Problem, tuple[Family, Range]]:

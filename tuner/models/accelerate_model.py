@@ -56,16 +56,14 @@ class Acceleration(NamedTuple):
     def __str__(self) -> str:
         """Say how many layers may run on tuned kernels, and for each reason how many are left on torch."""
         done = [f"on tuned kernels (backend {self.backend!r}): {_counted(self.exchanged)}"]
-        if self.mlps:
-            done.append(f"gate and up in one launch: {_counted(self.mlps, 'block')}")
-        if self.attentions:
-            done.append(f"q, k and v in one launch: {_counted(self.attentions, 'block')}")
-        if self.residuals:
-            done.append(f"residual added by products: {_counted(self.residuals)}")
-        if self.experts:
-            done.append(f"experts on tuned kernels: {_counted(self.experts, 'block')}")
-        if self.norms:
-            done.append(f"on one kernel each, tuned or torch's: {_counted(self.norms, 'norm')}")
+        kinds = (
+            ("gate and up in one launch", self.mlps, "block"),
+            ("q, k and v in one launch", self.attentions, "block"),
+            ("residual added by products", self.residuals, "layer"),
+            ("experts on tuned kernels", self.experts, "block"),
+            ("on one kernel each, tuned or torch's", self.norms, "norm"),
+        )
+        done += [f"{how}: {_counted(names, noun)}" for how, names, noun in kinds if names]
         return "; ".join([*done, *(f"left on torch ({why}): {_counted(names)}" for why, names in self.left.items())])
 
 

@@ -7,7 +7,7 @@ those below it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -43,6 +43,17 @@ class Range(NamedTuple):
     last_m: int
     row_m: int
     evidence: str
+
+
+def runs(ranges: Iterable[Range]) -> list[list[Range]]:
+    """Split ascending ranges where there is a gap between them."""
+    found: list[list[Range]] = []
+    for each in ranges:
+        if found and found[-1][-1].last_m + 1 == each.first_m:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
 
 
 class Check(NamedTuple):

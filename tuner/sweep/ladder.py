@@ -14,7 +14,7 @@ from dataclasses import InitVar, dataclass, field
 
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.problem.family import Check, Family, Ladder, Range
+from tuner.problem.family import Check, Family, Ladder, runs
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.ladder_points import MAX_LOSS, TILE, Estimate, Points
 from tuner.sweep.neighbours import FARTHEST
@@ -236,20 +236,9 @@ class LadderProgress:
 
     def _serving(self) -> list[Family]:
         """Return a family for each run of ranges without a gap."""
-        runs: list[list[Range]] = []
-        for each in self._points.ranges():
-            if runs and runs[-1][-1].last_m + 1 == each.first_m:
-                runs[-1].append(each)
-            else:
-                runs.append([each])
         return [
-            Family(
-                self.ladder.family,
-                tuple(run),
-                self._check(run[0].first_m, run[-1].last_m),
-                self.ladder.batches,
-            )
-            for run in runs
+            Family(self.ladder.family, tuple(run), self._check(run[0].first_m, run[-1].last_m), self.ladder.batches)
+            for run in runs(self._points.ranges())
         ]
 
     def _checks(self, taken: Set[Problem]) -> list[TuningStep]:
