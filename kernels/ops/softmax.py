@@ -43,7 +43,7 @@ def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor
             gradient.
         KernelError: no installed kernel serves the problem on this device.
     """
-    found = CALL_CACHE.run_one(x, ()) if out is None else CALL_CACHE.run((x,), (), out)
+    found = CALL_CACHE.run_one(x) if out is None else CALL_CACHE.run((x,), (), out)
     if found is not None:
         return found
     if is_tracing() and out is not None:

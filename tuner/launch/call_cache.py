@@ -128,21 +128,20 @@ class CallCache:
             return None
         return bound.run_two(a_at, b_at)
 
-    def run_one(self, x: Tensor, options: tuple[Hashable, ...]) -> Tensor | None:
-        """Run a call of one operand into new memory; None where there is no plan."""
+    def run_one(self, x: Tensor) -> Tensor | None:
+        """Run a call of one operand without options into new memory; None where there is no plan."""
         if is_tracing() or type(x) not in PLAIN_TENSORS or _forward_ad[_LEVEL] >= 0 or _count_modes():
             return None
         try:
-            x_at = x.data_ptr()
-            at = (x_at, options)
+            at = (x.data_ptr(),)
             bound = self._by_address.get(at)
             if bound is None or not bound.matches(x):
-                bound = self._find((x,), (x_at,), options, at)
+                bound = self._find((x,), at, (), at)
                 if bound is None:
                     return None
         except _NO_TENSOR:
             return None
-        return None if has_launch_hooks() else bound.run_new((x_at,))
+        return None if has_launch_hooks() else bound.run_new(at)
 
     def run(
         self, operands: tuple[Tensor | None, ...], options: tuple[Hashable, ...], out: Tensor | None = None
