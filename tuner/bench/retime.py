@@ -18,9 +18,10 @@ from tuner.lookup import match_rules
 from tuner.lookup.row import Row
 from tuner.lookup.sources import Source
 from tuner.store import records
-from tuner.store.records import KernelVersion, Outcome, Trial, Verdict
+from tuner.store.records import Outcome, Trial, Verdict
 from tuner.store.store import Run, RunStatus, Store
 from tuner.sweep import finals
+from tuner.sweep.job import version_of
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.paired import PairedRunner
 from tuner.version import __version__
@@ -136,7 +137,7 @@ def _decide(store: Store, run: Run, one: Retimed) -> bool:
     if one.median_us is None or store.winner(run.device, run.environment, row.problem) is not None:
         return False
     spec = registry.find(row.problem.op, row.config.kernel, row.problem.source)
-    kernel = KernelVersion(spec.op, spec.name, spec.version, registry.ask(spec, "source_hash"))
+    kernel = version_of(spec)
     outcome = Outcome(records.State.COMPLETE, median_us=one.median_us, samples=one.samples)
     store.record(run, [Trial(row.problem, row.config, kernel, outcome)])
     default_us, vendor_us = (ratios[name] * one.median_us if name in ratios else None for name in (DEFAULT, VENDOR))
