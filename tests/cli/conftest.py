@@ -1,4 +1,4 @@
-"""SIGINT as a terminal sends it, and commands that are stopped midway."""
+"""SIGINT as a terminal sends it, and commands: run here, or stopped midway."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from tuner.cli import main
+
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
@@ -17,6 +19,18 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def tuner(capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run a command here, whose log is on stderr as a user has it: (exit code, stdout, stderr)."""
+
+    def tuner(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return tuner
 
 
 @pytest.fixture

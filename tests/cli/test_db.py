@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import main
 from tuner.store import schema
 
 FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
@@ -22,19 +21,6 @@ FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
 @pytest.fixture
 def database(tmp_path) -> Path:
     return Path(shutil.copy(FIXTURE, tmp_path / "tuner.db"))
-
-
-@pytest.fixture
-def tuner(capsys):
-    """Run `tuner` here: (exit code, stdout, stderr)."""
-
-    def tuner(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return tuner
 
 
 def set_revision(path: Path, revision: str) -> None:

@@ -10,22 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import main
 from tuner.store import schema
 
 FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / f"{schema.HEAD}.db"
-
-
-@pytest.fixture
-def tuner(capsys):
-    """Run `tuner` here: (exit code, stdout, stderr)."""
-
-    def tuner(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        return ended.value.code, *capsys.readouterr()
-
-    return tuner
 
 
 @pytest.fixture

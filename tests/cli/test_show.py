@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import main, show
+from tuner.cli import show
 from tuner.store import schema
 from tuner.store.models import trial
 from tuner.store.records import Outcome, Resources
@@ -29,16 +29,9 @@ def database(tmp_path) -> Path:
 
 
 @pytest.fixture
-def tuner(capsys, database):
+def tuner(tuner, database):
     """Run `tuner show` here: (exit code, stdout, stderr)."""
-
-    def tuner(*arguments: str, db: Path = database) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["show", *arguments, "--db", str(db)])
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return tuner
+    return lambda *arguments, db=database: tuner("show", *arguments, "--db", db)
 
 
 @pytest.fixture
