@@ -479,6 +479,15 @@ def small_disk(tmp_path: Path):
 
 
 @pytest.fixture
+def no_added_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No kernel that another test, or what pytest collects, has added; and none of this one's for the next."""
+    monkeypatch.setattr(registry, "_added", {})
+    registry.forget()
+    yield
+    registry.forget()
+
+
+@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run a command in this process; returns exit code, stdout, stderr."""
     monkeypatch.setattr("logging.basicConfig", lambda **_: None)

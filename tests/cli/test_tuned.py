@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("triton")
 
 import tuner
-from tuner import cli, reference
+from tuner import reference
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -78,21 +78,11 @@ def tuned(compiling, tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tuned, no_tables):
+def run(run, monkeypatch, tuned, no_tables, no_added_kernels):
     """Run a command in that folder, in this process: exit code, stdout, stderr."""
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
     monkeypatch.chdir(tuned[0])
     monkeypatch.syspath_prepend(tuned[0])
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main(list(arguments))
-        return exited.value.code, *capsys.readouterr()
-
     yield run
-    registry.forget()
     sys.modules.pop("mine", None)
 
 

@@ -7,7 +7,6 @@ import torch
 
 import tuner
 from tuner import reference
-from tuner.kernel import registry
 from tuner.store.store import Store
 from tuner.sweep import gpu_lock
 from tuner.sweep.plan import Plan
@@ -42,21 +41,18 @@ def expected(args):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(tmp_path, monkeypatch, no_added_kernels):
     """The module above, its kernels registered, and a database of its own.
 
     So is the GPU's lock: while another test's process measures, a miss would not be tuned.
     """
-    monkeypatch.setattr(registry, "_added", {})
     monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path)
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
-    registry.forget()
     tuner.use(None)
     path = tmp_path / "adding.py"
     path.write_text(MODULE)
     reference.load(f"{path}:offline")
     yield reference.load(f"{path}:grid").__globals__
-    registry.forget()
     tuner.use(None)
 
 

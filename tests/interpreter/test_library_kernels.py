@@ -26,13 +26,8 @@ DO_BENCH = {"do_bench": lambda launch, quantiles: launch() or [1.0, 1.0, 1.0]}
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch, no_tables):
-    """No kernel of another test's, and none of this one's for the next."""
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
+def alone(no_tables, no_added_kernels):
     replay._opened.cache_clear()
-    yield
-    registry.forget()
 
 
 def early(configs, named, *, grid, warmup, **rest):

@@ -61,13 +61,7 @@ def copied(desc_x, desc_y, N, BLOCK: tl.constexpr):
     desc_y.store([start], desc_x.load([start]))
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch, no_tables):
-    """No kernel of another test's, and none of this one's for the next."""
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
-    yield
-    registry.forget()
+pytestmark = pytest.mark.usefixtures("no_tables", "no_added_kernels")
 
 
 @pytest.fixture

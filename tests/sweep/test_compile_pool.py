@@ -228,10 +228,8 @@ def test_configs_whose_last_launches_agree_are_other_programs_and_take_what_the_
     assert three.resources.shared_bytes == spec.shared_bytes(configs[1], problem, DEVICE)
 
 
-def test_a_kernel_of_a_users_file_is_compiled_in_a_child_that_imports_it(tmp_path, monkeypatch):
+def test_a_kernel_of_a_users_file_is_compiled_in_a_child_that_imports_it(tmp_path, no_added_kernels):
     pytest.importorskip("triton")
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
     path = tmp_path / "doubled.py"
     path.write_text(DOUBLED)
     spec = registry.spec_in(reference.load(f"{path}:doubled"))
@@ -241,7 +239,6 @@ def test_a_kernel_of_a_users_file_is_compiled_in_a_child_that_imports_it(tmp_pat
         small, large = wait_for(pool, keys)
     assert small.resources.registers > 0
     assert small.program != large.program
-    registry.forget()
 
 
 DOUBLED = """

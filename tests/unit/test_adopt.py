@@ -40,12 +40,7 @@ def kernel(x, y, stride, N, BLOCK: tl.constexpr):
 """
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
-    yield
-    registry.forget()
+pytestmark = pytest.mark.usefixtures("no_added_kernels")
 
 
 @pytest.fixture

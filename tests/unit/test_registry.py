@@ -21,14 +21,7 @@ from tuner.sweep.search_task import list_spaces
 H200 = KNOWN["sm_90"]
 
 
-@pytest.fixture(autouse=True)
-def no_kernels_of_other_tests(monkeypatch):
-    """Other test modules may have decorated kernels, which are registered where pytest collects them."""
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
-    yield
-    monkeypatch.undo()
-    registry.forget()
+pytestmark = pytest.mark.usefixtures("no_added_kernels")
 
 
 @pytest.fixture

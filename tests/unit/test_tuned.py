@@ -38,12 +38,7 @@ def add(x_ptr, y_ptr, out_ptr, x_stride, N, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + at * x_stride, mask=at < N) + tl.load(y_ptr + at, mask=at < N), mask=at < N)
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    monkeypatch.setattr(registry, "_added", {})
-    registry.forget()
-    yield
-    registry.forget()
+pytestmark = pytest.mark.usefixtures("no_added_kernels")
 
 
 def inputs(problem):
