@@ -55,7 +55,6 @@ TINY_MOE = {"hidden_size": 64, "moe_intermediate_size": 48, "num_experts": 4, "n
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-8b": ("LlamaConfig", {**LLAMA, "vocab_size": 128256}),
-    "llama-8b-32k": ("LlamaConfig", {**LLAMA, "vocab_size": 32000}),  # a smaller last layer beside the six
     "qwen": ("Qwen2Config", {**QWEN, "vocab_size": 152064}),  # 7B of Qwen 2.5: q, k and v have a bias
     "gemma": ("Gemma2Config", {**GEMMA, "head_dim": 256, "vocab_size": 256000}),  # 9B of Gemma 2: tied weights
     "qwen-moe": ("Qwen3MoeConfig", {**QWEN_MOE, "vocab_size": 151936}),  # 30B-A3B of Qwen 3
