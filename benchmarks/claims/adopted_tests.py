@@ -21,20 +21,17 @@ parts that go on with what it holds.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import adoption
 import chosen_configs
-from commands import LAUNCHER, environment, tuner
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import record
+from commands import LAUNCHER, environment
 
 RESULT = "adopted-tests.json"
 PARTS = "plain,adopted,capture,tune,export,served"
@@ -66,14 +63,8 @@ def main() -> None:
     args = parser.parse_args()
     args.tests = args.tests.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
-    folder = args.out.resolve()
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    result = folder / RESULT
-    found: dict[str, Any] = json.loads(result.read_text())["parts"] if result.exists() else {}
-    for part in args.parts.split(","):
-        found[part] = BY_NAME[part](folder, args)
-        print(part, {name: value for name, value in found[part].items() if not isinstance(value, dict)}, flush=True)
-        record.write(result, {"library": args.library, "version": version(args.library), "parts": found})
+    (args.out / "pytest.ini").write_text("[pytest]\n")
+    adoption.play(args, BY_NAME, RESULT, {"library": args.library, "version": version(args.library)})
 
 
 def version(library: str) -> str:
@@ -106,29 +97,15 @@ def served(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def tune(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    began = time.monotonic()
-    device = ["--device", "interpreter"] if args.interpreter else []
-    budget = ["--time-budget", f"{args.tune_s}s"]
-    told = tuner(folder, "run", "--captured", "calls", "--db", "fla.db", *budget, *device, accept=(0, 1))
-    states: Counter[str] = Counter()
-    for problem in told["problems"]:
-        states.update(problem.get("states", {}))
-    return {"seconds": round(time.monotonic() - began, 1), "problems": len(told["problems"]), **states}
+    return adoption.tune(folder, args, "--time-budget", f"{args.tune_s}s")
 
 
-def export(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    began = time.monotonic()
-    kernels = ["--device", "interpreter"] if args.interpreter else ["--with-kernels", "--captured", "calls"]
-    tuner(folder, "export", "tables", "--db", "fla.db", *kernels)
-    return {"seconds": round(time.monotonic() - began, 1), "tables": len(list((folder / "tables").glob("*.json")))}
-
-
-BY_NAME: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
+BY_NAME: Mapping[str, adoption.Part] = {
     "plain": plain,
     "adopted": adopted,
     "capture": capture,
     "tune": tune,
-    "export": export,
+    "export": adoption.export,
     "served": served,
 }
 

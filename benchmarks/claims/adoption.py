@@ -23,6 +23,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,7 @@ import record
 
 RESULT = "adoption.json"
 OPS = "chunk_gla,chunk_simple_gla,chunk_delta_rule,chunk_gated_delta_rule"
+Part = Callable[[Path, argparse.Namespace], dict[str, Any]]
 PARTS = "imports,capture,tune,export,serve,bare,plain,steady"
 
 
@@ -49,14 +51,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
+    play(args, BY_NAME, RESULT, {"fla": version("fla-core"), "ops": args.ops.split(",")})
+
+
+def play(args: argparse.Namespace, by_name: Mapping[str, Part], name: str, about: dict[str, Any]) -> None:
+    """Play the parts that are asked for in a folder, and write what they and those of before found to a file in it."""
     args.out.mkdir(parents=True, exist_ok=True)
     folder = args.out.resolve()
-    result = folder / RESULT
+    result = folder / name
     found: dict[str, Any] = json.loads(result.read_text())["parts"] if result.exists() else {}
     for part in args.parts.split(","):
-        found[part] = BY_NAME[part](folder, args)
+        found[part] = by_name[part](folder, args)
         print(part, {name: value for name, value in found[part].items() if not isinstance(value, dict)}, flush=True)
-        record.write(result, {"fla": version("fla-core"), "ops": args.ops.split(","), "parts": found})
+        record.write(result, {**about, "parts": found})
 
 
 def imports(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -69,14 +76,13 @@ def capture(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return done | {"calls": len(list((folder / "calls").glob("*.call.json")))}
 
 
-def tune(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+def tune(folder: Path, args: argparse.Namespace, *options: str) -> dict[str, Any]:
     began = time.monotonic()
     device = ["--device", "interpreter"] if args.interpreter else []
-    told = tuner(folder, "run", "--captured", "calls", "--db", "fla.db", *device, accept=(0, 1))
-    states: dict[str, int] = {}
+    told = tuner(folder, "run", "--captured", "calls", "--db", "fla.db", *options, *device, accept=(0, 1))
+    states: Counter[str] = Counter()
     for problem in told["problems"]:
-        for state, count in problem["states"].items():
-            states[state] = states.get(state, 0) + count
+        states.update(problem["states"])
     return {"seconds": round(time.monotonic() - began, 1), "problems": len(told["problems"]), **states}
 
 
@@ -105,7 +111,7 @@ def steady(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return program(folder, args, "steady", TUNER_TABLES=folder / "tables", TRITON_CACHE_DIR=folder / "cache")
 
 
-BY_NAME: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
+BY_NAME: Mapping[str, Part] = {
     "imports": imports,
     "capture": capture,
     "tune": tune,
