@@ -161,27 +161,23 @@ def play(task: Task, configs_of: Mapping[int, Sequence[Configs]], runner: Paired
 
 
 def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRunner) -> Row:
-    times: dict[str, list[float]] = {}
-    reasons: list[str] = []
-    of_file = ""
+    played = []
     for at, problem in enumerate(task.problems(m)):
-        played = runner.play(problem, list(dict.fromkeys(configs[at] for configs in candidates.values())))
-        if isinstance(played, str):
-            return Row(m, "", (), 0.0, reason=played)
-        of_problem = {
-            name: played.times.get(configs[at].digest)
-            for name, configs in candidates.items()
-            if at == 0 or name in times
-        }
-        reasons += played.rejected.values()
-        if FILE in candidates and (why := played.rejected.get(candidates[FILE][at].digest)):
-            not_played = f"the config of {task.package.name}'s file ({candidates[FILE][at].label}) was not timed"
-            of_file = of_file or f"{not_played}: {one_line(why)}"
-        summed = {}
-        for name, figures in of_problem.items():
-            if figures:
-                summed[name] = [sum(both) for both in zip(times.get(name, [0.0] * len(figures)), figures, strict=False)]
-        times = summed
+        of_problem = runner.play(problem, list(dict.fromkeys(configs[at] for configs in candidates.values())))
+        if isinstance(of_problem, str):
+            return Row(m, "", (), 0.0, reason=of_problem)
+        played.append(of_problem)
+    times: dict[str, list[float]] = {}
+    for name, configs in candidates.items():
+        figures = [each.times.get(config.digest, []) for each, config in zip(played, configs, strict=True)]
+        if all(figures):
+            times[name] = [sum(of_round) for of_round in zip(*figures, strict=False)]
+    reasons = [why for each in played for why in each.rejected.values()]
+    of_file = [
+        f"the config of {task.package.name}'s file ({config.label}) was not timed: {one_line(why)}"
+        for each, config in zip(played, candidates.get(FILE, ()), strict=False)
+        if (why := each.rejected.get(config.digest))
+    ]
     if not times:
         return Row(m, "", (), 0.0, reason=reasons[0] if reasons else "nothing was timed")
     # All are compared with the same one, so that the chosen one is no slower than any other.
@@ -195,7 +191,7 @@ def _row(task: Task, m: int, candidates: Mapping[str, Configs], runner: PairedRu
         origin, ratio = name.split(" ", maxsplit=1)[0], relative[name] / relative[best]
         ratios[origin] = min(ratio, ratios.get(origin, ratio))
     origin = chosen.split(" ", maxsplit=1)[0]
-    return Row(m, origin, candidates[best], statistics.median(times[best]) / DRAWS, ratios, of_file)
+    return Row(m, origin, candidates[best], statistics.median(times[best]) / DRAWS, ratios, next(iter(of_file), ""))
 
 
 def check(rows: Sequence[Row]) -> None:
