@@ -80,18 +80,18 @@ def inspect(
         config: compile_binary(problem, config, device) for config in dict.fromkeys(one.config for one in chosen)
     }
     binaries = [compiled[one.config] for one in chosen]
-    files = [_save(binary, out, stage) if out else [] for binary in binaries]
+    saved = [_save(binary, out, stage) if out else [] for binary in binaries]
     changes = _difference(binaries, stage) if diff and stage else ""
     if as_json:
         documents = [
-            {**binary.facts(), "rule": one.rule, "remark": one.remark, "stages": list(binary.stages), "files": saved}
+            {**binary.facts(), "rule": one.rule, "remark": one.remark, "stages": list(binary.stages), "files": paths}
             | {"text": _text(binary, stage) if stage else None}
-            for one, binary, saved in zip(chosen, binaries, files, strict=True)
+            for one, binary, paths in zip(chosen, binaries, saved, strict=True)
         ]
         head = {"problem": problem, "target": target_of(device), "stage": stage}
         print_json({**head, "binaries": documents, "diff": changes if diff else None})
         return
-    for path in (path for saved in files for path in saved):
+    for path in (path for paths in saved for path in paths):
         click.echo(f"saved {path}", err=True)
     # A single form goes to stdout, so that it can be piped; figures then go to stderr.
     alone = stage is not None and not diff and out is None

@@ -286,9 +286,9 @@ def _problems_of(filters: Sequence[str]) -> tuple[tuple[int, int, int] | None, t
 
 
 def _trial_document(row: TrialRow) -> dict[str, Any]:
-    figures = {
+    measured = {
         # JSON knows neither infinity nor NaN, which the error of a wrong result can be.
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in (by_name(row.outcome, "resources") | by_name(row.outcome.resources)).items()
     }
-    return {**by_name(row, "config", "outcome"), **config_document(row.config), **figures}
+    return {**by_name(row, "config", "outcome"), **config_document(row.config), **measured}

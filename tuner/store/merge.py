@@ -64,8 +64,8 @@ def merge(destination: str, sources: Sequence[str], *, busy_timeout_s: float = B
             destination is as it was.
     """
     database = locate(destination, another="name another as DEST")
-    with ExitStack() as opened:
-        found = [opened.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
+    with ExitStack() as stack:
+        found = [stack.enter_context(_reading(source, database, busy_timeout_s)) for source in sources]
         with _destination(database, busy_timeout_s) as connection:
             merged = Destination(connection)
             standings = reconcile.standings(connection, database.label)

@@ -91,7 +91,7 @@ def select(tables: Iterable[Table], measured: Measured) -> Selection:
         tables: what ships otherwise.
         measured: the configs with a COMPLETE trial where and how a row was measured, the fastest first.
     """
-    files: dict[tuple[str, int, int], ConfigFile] = {}
+    made: dict[tuple[str, int, int], ConfigFile] = {}
     replaced: list[Row] = []
     skipped: list[Row] = []
     others = 0
@@ -100,7 +100,7 @@ def select(tables: Iterable[Table], measured: Measured) -> Selection:
         others += len(table.rows) - len(rows)
         for row in sorted(rows, key=_preference):
             n, k = row.problem.n, row.problem.k
-            place = files.setdefault((table.device.slug, n, k), ConfigFile(table.device.name, n, k, {}))
+            place = made.setdefault((table.device.slug, n, k), ConfigFile(table.device.name, n, k, {}))
             if row.problem.m in place.rows:
                 continue
             config = expressed(row.config)
@@ -110,7 +110,7 @@ def select(tables: Iterable[Table], measured: Measured) -> Selection:
                 (skipped if config is None else replaced).append(row)
             if config is not None:
                 place.rows[row.problem.m] = config
-    kept = tuple(files[key] for key in sorted(files) if files[key].rows)
+    kept = tuple(made[key] for key in sorted(made) if made[key].rows)
     return Selection(kept, tuple(replaced), tuple(skipped), others)
 
 

@@ -112,14 +112,14 @@ def _prepared(kernel: TunedKernel, problem: Problem, device: str, seed: int) -> 
 
 def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
     """Return the expected outputs by the user's reference, or without one, as the default config writes them."""
-    op, reference = kernel.options.name, kernel.reference_function
-    if reference is None:
+    op, compute = kernel.options.name, kernel.reference_function
+    if compute is None:
         return expected_from_first_config(kernel, inputs)
     import torch
 
     inputs.prepare()
     try:
-        expected = reference({**inputs.named, **inputs.arguments.held})
+        expected = compute({**inputs.named, **inputs.arguments.held})
     except (TunerError, torch.cuda.OutOfMemoryError, MemoryError):
         raise
     except Exception as e:
