@@ -69,7 +69,9 @@ def load_with_ladders(name_or_path: str | Path, *, read: Read | None = None) -> 
     """Return the problems of a suite as `load` does, but a range of M as one ladder in place of its rungs.
 
     Args:
-        name_or_path, read: as `entries` takes them.
+        name_or_path: as `entries` takes it.
+        read: for a kernel with columns of its own, makes a problem from a line's cells (`KernelSpec.read`), without
+            group, note and count.
 
     Raises:
         UsageError, SuiteError: see `entries`.
@@ -79,7 +81,7 @@ def load_with_ladders(name_or_path: str | Path, *, read: Read | None = None) -> 
     return [each for each in dict.fromkeys(listed) if isinstance(each, Ladder) or each not in rungs]
 
 
-def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry]:
+def entries(name_or_path: str | Path) -> list[Entry]:
     """Read a suite: each problem once, in the file's order, with every group that its lines name.
 
     Args:
@@ -88,8 +90,6 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
             aligned, scaling, fast_accum, b_padded, invariant, op, batch, groups, top_k, listed, eps, parts, group,
             count and note.
             m and batch may be a range (1-512) or a list ("1,8,64"). Lines that begin with # are comments.
-        read: for a kernel with columns of its own, makes a problem from a line's cells (`KernelSpec.read`), without
-            group, note and count.
 
     Raises:
         UsageError: no suite of the package has that name.
@@ -97,7 +97,7 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
     """
     groups: dict[Problem, dict[str, None]] = {}
     ladders: dict[Problem, Ladder] = {}
-    for each, group in _listed(name_or_path, read):
+    for each, group in _listed(name_or_path):
         for problem in each.rungs if isinstance(each, Ladder) else (each,):
             found = groups.setdefault(problem, {})
             if group:
@@ -107,7 +107,7 @@ def entries(name_or_path: str | Path, *, read: Read | None = None) -> list[Entry
     return [Entry(problem, tuple(found), ladders.get(problem)) for problem, found in groups.items()]
 
 
-def _listed(name_or_path: str | Path, read: Read | None) -> list[tuple[Problem | Ladder, str]]:
+def _listed(name_or_path: str | Path, read: Read | None = None) -> list[tuple[Problem | Ladder, str]]:
     """Return what the lines of a suite ask for, with the group that each names, "" for none."""
     name = os.fspath(name_or_path)
     if name.endswith(".csv") or "/" in name:
