@@ -316,7 +316,7 @@ def test_a_node_with_other_versions_is_refused_and_nothing_of_it_is_stored(fault
 
 
 def test_a_node_of_another_gpu_model_has_a_queue_of_its_own(faulty, store):
-    found = Ledger(store, lambda device: [faulty(configs=device.capability)], kernels_of(["faulty"]))
+    found = Ledger(store, lambda device: [faulty(configs=int(device.arch[3:]))], kernels_of(["faulty"]))
     for arch in ("sm_90", "sm_100"):
         environment = Environment("3.7.1", "2.13.0", "cuda 13.0", arch, "3.11.7")
         found.join(arch, Hello(arch, 8, KNOWN[arch], environment, __version__, kernels_of(["faulty"])), 0.0)

@@ -62,11 +62,6 @@ class Device:
         return hash(self.slug)
 
     @property
-    def capability(self) -> int:
-        """Compute capability as one number (sm_90: 90); 0 where there is none."""
-        return int(self.arch[3:]) if self.arch.startswith("sm_") else 0
-
-    @property
     def features(self) -> Arch:
         """What its architecture can do."""
         return arches.of(self.arch)
