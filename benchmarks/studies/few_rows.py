@@ -41,15 +41,23 @@ class Kind(NamedTuple):
     """Operands, how many problems of them are drawn, and M's least and most.
 
     gradients: whether rows, in whole steps of 64, are K instead: as of gradients of weights, whose K are tokens.
+    columns: N's least and most, where tiles are few.
     """
 
     operands: dict[str, Any]
     count: int
     rows: tuple[int, int] = (1, 256)
     gradients: bool = False
+    columns: tuple[int, int] | None = None
+
+    def shapes(self, seed: int) -> list[tuple[int, int, int]]:
+        """Drawn shapes."""
+        return scattered.shapes(self.count, seed, (self.rows,), columns=self.columns)
 
     def problem(self, m: int, n: int, k: int) -> Problem:
         """The problem of a drawn shape."""
+        if self.operands["layout"][0] == "t" and not self.gradients:
+            m = -(-m // _STEP) * _STEP
         shape = (n, k, m // _STEP * _STEP) if self.gradients else (m, n, k)
         return Problem(*shape, **self.operands)
 
@@ -75,6 +83,10 @@ KINDS = {
     "bf16 nn, many rows": Kind({"dtype": "bf16", "layout": "nn"}, 32, (257, 4096)),
     "bf16 tn, gradients of weights": Kind({"dtype": "bf16", "layout": "tn"}, 32, (512, 8192), gradients=True),
     "bf16 nt, short K": Kind({"dtype": "bf16", "layout": "nt"}, 16, (256, 1024), gradients=True),
+    "bf16 nt, few tiles": Kind({"dtype": "bf16", "layout": "nt"}, 24, (257, 2048), columns=(64, 2304)),
+    "bf16 nt, few tiles, up to 256 rows": Kind({"dtype": "bf16", "layout": "nt"}, 16, (65, 256), columns=(64, 2304)),
+    "bf16 nn, few tiles": Kind({"dtype": "bf16", "layout": "nn"}, 16, (257, 2048), columns=(64, 2304)),
+    "bf16 tn, few tiles": Kind({"dtype": "bf16", "layout": "tn"}, 20, (128, 2048), columns=(64, 1024)),
 }
 
 
@@ -111,7 +123,7 @@ def drawn(seed: int) -> dict[Problem, str]:
     return {
         kind.problem(*shape): name
         for offset, (name, kind) in enumerate(KINDS.items())
-        for shape in scattered.shapes(kind.count, seed + offset, (kind.rows,))
+        for shape in kind.shapes(seed + offset)
     }
 
 

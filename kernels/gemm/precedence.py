@@ -147,7 +147,7 @@ def _many_rows(problem: Problem, device: Device) -> bool:
 def one_wave(problem: Problem, device: Device) -> bool:
     """Match more than 256 rows of 16-bit operands whose tiles of 128x128 all run at once.
 
-    Source: benchmarks/results/calibration.json, "without tma and split_k".
+    Source: benchmarks/results/calibration.json, "without tma and split_k"; of `any_height_split` few-tiles-h200.json.
     """
     known = _specialized_rows(problem, device) and calibration.applies(problem, device)
     return known and dtype.ITEMSIZE[problem.a_dtype] == 2 and _tiles(problem) <= device.sm_count
@@ -221,6 +221,7 @@ TABLE = (
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
     Line(5, "any_height", _filled_by_any_height),
+    Line(5, "any_height_split", one_wave),
     Line(5, "any_height_ping_pong", _many_rows),
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),

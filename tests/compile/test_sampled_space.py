@@ -12,14 +12,14 @@ SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer", "experts_pointer"}
 BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
 ANY_WIDTH = {"any_width", "any_height_ping_pong"} if triton_version().startswith("3.7.") else set()
-IN_CLUSTERS = {"cluster_k"} if triton_version().startswith("3.7.") else set()
+IN_CLUSTERS = {"cluster_k", "any_height_split"} if triton_version().startswith("3.7.") else set()
 ON_HOPPER = {"warp_specialized", "ping_pong", "bmm_warp_specialized", "block_scaled_warp_specialized"}
 ON_HOPPER |= ANY_WIDTH | IN_CLUSTERS
 CLUSTERED = {("warp_specialized", option) for option in ("num_ctas", "SHARE_B")}
 SHARED_LOADS = CLUSTERED if triton_version().startswith("3.7.") else set()
 OVERLAP = ("PDL_TRIGGER", "PREFETCH_KIB")
 FEW_ROWS = {(kernel, option) for kernel in ("gemv", "split_k", "swap_ab") for option in OVERLAP}
-ON_HOPPER_ALONE = {(kernel, option) for kernel in IN_CLUSTERS for option in OVERLAP}
+ON_HOPPER_ALONE = {(kernel, option) for kernel in IN_CLUSTERS & {"cluster_k"} for option in OVERLAP}
 OPTIONS = {
     "sm_90": SHARED_LOADS | FEW_ROWS | ON_HOPPER_ALONE,
     "sm_100": FEW_ROWS,

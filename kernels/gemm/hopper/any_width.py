@@ -47,7 +47,7 @@ from tuner.launch.launch import TILE, Launch, compiler_options
 from tuner.problem import Problem, dtype
 
 VERSION = 1
-_BOXES = (256, 128, 64, 32, 16, 8)
+BOXES = (256, 128, 64, 32, 16, 8)
 """Rows of B that one load may take."""
 _WIDE_SUMS, _WIDE = 192, Registers(168, 24, 240)
 """Registers where threads of two multiplying warpgroups hold more sums than that: with 232 they spill (compiled for
@@ -80,7 +80,7 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False, tea
     from_registers = constants["TURNS"] == 0
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
-        *(laid_out(weight, box, length, ctas) if columns & box else None for box in _BOXES),
+        *(laid_out(weight, box, length, ctas) if columns & box else None for box in BOXES),
         out if from_registers else _destination(out, 64, ctas),
         _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
         operands.bias,
@@ -111,7 +111,7 @@ def _static(view: launches.View, config: Config, teams: int) -> tuple[int, int, 
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
     sums = config.integer("BLOCK_SIZE_M") * columns / (128 * groups // teams)
-    registers = _WIDE if sums > _WIDE_SUMS else registers_of(groups, columns, sums)
+    registers = registers_for(groups, columns, sums)
     stored_by = _turns(view, config)
     given = {
         **launches.of_view(view, config),
@@ -131,6 +131,11 @@ def _static(view: launches.View, config: Config, teams: int) -> tuple[int, int, 
     rows = -(-view.shape[0] // (config.integer("BLOCK_SIZE_M") * down))
     tiles = rows * -(-view.shape[1] // (columns * across))
     return tiles, min(max(1, config.integer("GROUP_SIZE_M", 1)), rows), constants, options
+
+
+def registers_for(groups: int, columns: int, sums: float) -> Registers:
+    """The registers of so many multiplying warpgroups, for a wgmma's columns and a thread's sums."""
+    return _WIDE if sums > _WIDE_SUMS else registers_of(groups, columns, sums)
 
 
 def terms(config: Config, problem: Problem, device: Device) -> Terms:
@@ -196,6 +201,7 @@ SOURCES = (
     launched,
     clusters_at_once,
     laid_out,
+    registers_for,
     registers_of,
     _destination,
     _static,

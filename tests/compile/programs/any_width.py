@@ -1,4 +1,4 @@
-"""Compile tiles of `any_width` and `any_height`, and print as JSON what came of each. Usage: any_width.py ARCH."""
+"""Compile tiles of any width or height, and print as JSON what came of each. Usage: any_width.py ARCH."""
 
 from __future__ import annotations
 
@@ -68,17 +68,32 @@ HEIGHTS = [
     (ALONG_BOTH, 192, 192, 4, {"num_ctas": 4}),
 ]
 """The same of `any_height`."""
+FEW_TILES = Problem(306, 1024, 14336, dtype="bf16", layout="nt", epilogue="bias+gelu")
+FEW_TILES_WIDE = Problem(616, 368, 16384, dtype="fp16", layout="nn", out_dtype="fp32")
+FEW_TILES_ALONG_M = Problem(896, 544, 14080, dtype="bf16", layout="tn")
+SPLITS = [
+    (FEW_TILES, 40, 64, 12, {"SPLIT_K": 2, "num_ctas": 8}),
+    (FEW_TILES, 104, 128, 7, {"SPLIT_K": 4, "num_ctas": 4}),
+    (FEW_TILES, 104, 256, 5, {"SPLIT_K": 8, "num_ctas": 8}),
+    (FEW_TILES, 184, 256, 4, {"SPLIT_K": 4, "num_ctas": 8, "SHARE_B": True}),
+    (FEW_TILES_WIDE, 256, 64, 5, {"SPLIT_K": 4, "num_ctas": 8}),
+    (FEW_TILES_WIDE, 192, 192, 4, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
+    (FEW_TILES_ALONG_M, 128, 192, 5, {"SPLIT_K": 2, "num_ctas": 2}),
+]
+"""The same of `any_height_split`."""
 WARPS = {
     "any_width": lambda rows, _columns: 12 if rows == 192 else 8,
-    "any_height": lambda _rows, columns: 8 if columns == 256 else columns // 16,
+    **dict.fromkeys(("any_height", "any_height_split"), lambda _rows, columns: 8 if columns == 256 else columns // 16),
 }
+ORDERS = {"any_width": {"GROUP_SIZE_M": 8}, "any_height": {"GROUP_SIZE_M": 1}, "any_height_split": {}}
 
 
 def main(arch: str) -> None:
     device = KNOWN[arch]
     cross_target.activate(arch)
     found = []
-    cases = [("any_width", tile) for tile in TILES] + [("any_height", tile) for tile in HEIGHTS]
+    tiles = {"any_width": TILES, "any_height": HEIGHTS, "any_height_split": SPLITS}
+    cases = [(name, tile) for name, them in tiles.items() for tile in them]
     for name, (problem, rows, columns, stages, options) in cases:
         spec = registry.find("matmul", name)
         config = Config(
@@ -86,7 +101,7 @@ def main(arch: str) -> None:
             BLOCK_SIZE_M=rows,
             BLOCK_SIZE_N=columns,
             BLOCK_SIZE_K=row_length(problem),
-            GROUP_SIZE_M=8 if name == "any_width" else 1,
+            **ORDERS[name],
             launch_pdl=True,
             num_stages=stages,
             num_warps=WARPS[name](rows, columns),
@@ -107,7 +122,7 @@ def main(arch: str) -> None:
                 "columns": columns if name == "any_width" else rows,
                 "wgmmas": 2 if config["num_warps"] == 12 and max(rows, columns) > 192 else 1,
                 "multicasts": ".multicast::cluster" in assembly,
-                "pair": "num_ctas" in options,
+                "shares": "num_ctas" in options and name != "any_height_split",
                 "misplaced": any_width.misplaced(llir, config),
                 "misplaced_larger": any_width.misplaced(llir, config.replace(num_stages=stages + 1)),
             }

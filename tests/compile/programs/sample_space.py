@@ -129,7 +129,8 @@ def _compiled(spec, problem, config, device):
         "predicted_bytes": spec.shared_bytes(config, problem, device) if spec.shared_bytes else None,
         "exact": spec.name == "cluster_k" or (told and _exactly(*seen)),
         "prefetches": "PREFETCH_KIB" not in config and PREFETCHES.search(assembly) is not None,
-        "in_cluster": f".reqnctapercluster {config.get('SPLIT_K')}" in assembly and "st.async" in assembly,
+        "in_cluster": f".reqnctapercluster {config.get('num_ctas', config.get('SPLIT_K'))}" in assembly
+        and "st.async" in assembly,
         "wgmma": "wgmma" in assembly if assembly and certain else None,
         "predicted_wgmma": tile_resources.uses_wgmma(*seen, device) if assembly and certain else None,
     }
