@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+
 from tuner import Config, Problem
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.hopper import any_height_split_space, cluster_sizes
 
-pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "any_height_split")
 PLAIN = Config(
