@@ -475,7 +475,8 @@ def test_calls_beside_broken_ones_are_tuned(broken):
     assert broken.returncode == 0, broken.stderr
     (problem,) = json.loads(broken.stdout)
     assert problem["to_try"] == 4
-    assert len(broken.stderr.splitlines()) == len(BROKEN)
+    told = [line for line in broken.stderr.splitlines() if " is silent " not in line]  # a slow machine's
+    assert len(told) == len(BROKEN)
 
 
 def test_addresses_are_found_in_a_tuple_too():
