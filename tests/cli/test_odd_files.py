@@ -213,6 +213,31 @@ def test_an_empty_name_is_neither_the_current_folder_nor_the_users_database(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("capture --out=~/calls -- true", "calls"),
+        ("export --db {good} '~/tables'", "tables"),
+        ("merge '~/both.db' {good}", "both.db"),
+        ("run --dry-run --device interpreter --suite=~/read.csv", "read.csv"),
+    ],
+)
+def test_a_leading_tilde_is_the_home_folder_which_shells_leave_in_an_option(
+    command, written, places, toy, tmp_path, monkeypatch, capsys
+):
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    home.mkdir()
+    (home / "read.csv").write_text("m,n,k,dtype,layout\n16,16,16,fp16,nn\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command.format(**places)))
+    assert ended.value.code == 0, capsys.readouterr().err
+    assert (home / written).exists()
+    assert list(here.iterdir()) == []
+
+
 TYPE_ALL = """
 import json, shlex, sys
 from tuner.cli import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETED_FLOPS_S
+from tuner.location import expanded
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import SCALINGS
 
@@ -36,7 +38,8 @@ class Place(click.Path):
     """The name of a file, a folder or a database.
 
     An empty name is refused: pathlib would take it for the current folder, and `--db` for the user's own database, but
-    a script that types "$UNSET" means neither. Whether the place can be read is for the command to say.
+    a script that types "$UNSET" means neither. A leading `~` is the user's home: shells leave it in `--out=~/tables`.
+    Whether the place can be read is for the command to say.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -46,6 +49,8 @@ class Place(click.Path):
         """Return the value as click.Path does."""
         if value == "":
             self.fail("it is empty: expected a name", param, ctx)
+        if isinstance(value, str) and value.startswith("~"):  # a Path would make another name of a URL, or of ./demo
+            value = os.fspath(expanded(value))
         return super().convert(value, param, ctx)
 
 
@@ -77,7 +82,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_document_only, help="Print one JSON document on stdout."
 )
 suite_option = click.option(
-    "--suite", "suites", multiple=True, metavar="NAME|FILE.csv", help="Problems by list; may be repeated."
+    "--suite", "suites", multiple=True, metavar="NAME|FILE.csv", type=Place(), help="Problems by list; may be repeated."
 )
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="MxNxK", help="A problem by shape; may be repeated."
