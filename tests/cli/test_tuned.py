@@ -395,6 +395,9 @@ def test_a_suite_with_a_column_that_is_no_key_names_the_line(run, tuned):
     (tuned[0] / "odd.csv").write_text("N,N\n8,16\n")
     code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
     assert (code, err) == (1, "tuner: odd.csv line 1: the column 'N' is there twice\n")
+    (tuned[0] / "odd.csv").write_text("N,\n8,16\n")
+    code, _, err = run("run", "--kernel", "mine:scale_rows", "--suite", "odd.csv", "--device", "interpreter")
+    assert (code, err) == (1, "tuner: odd.csv line 1: column 2 of 2 has no name: name it, or delete its comma\n")
 
 
 THEIRS = """

@@ -68,6 +68,11 @@ def test_comments_blank_lines_spaces_and_a_byte_order_mark_are_let_pass(write):
     assert suite.load(path) == [Problem(8, 8, 8)]
 
 
+def test_a_comment_that_a_spreadsheet_wrote_is_one(write):
+    path = write(f'"# our service, January",,,,\n{HEADER}\n8,8,8,float16,nn\n"# 8, too",,,,\n')
+    assert suite.load(path) == [Problem(8, 8, 8)]
+
+
 def test_duplicates_are_merged_even_when_spelt_otherwise(write):
     assert suite.load(write(f"{HEADER}\n8,8,8,fp16,nn\n8,8,8,torch.float16,nn\n")) == [Problem(8, 8, 8)]
 
@@ -81,6 +86,7 @@ def test_duplicates_are_merged_even_when_spelt_otherwise(write):
         ("m,n,dtype\n8,8,fp16\n", "line 1: missing k, layout"),
         (f"{HEADER},epilog\n", "line 1: unknown column 'epilog'"),
         (f"{HEADER},m\n", "line 1: the column 'm' is there twice"),
+        (f"{HEADER},,\n", "line 1: column 6 of 7 has no name: name it, or delete its comma"),
         (f"{HEADER},M\n", "line 1: the column 'm' is there twice"),
         (HEADER.replace(",", ";") + "\n8;8;8;fp16;nn\n", "line 1: found semicolons between the columns, expected comm"),
         (HEADER.replace(",", "\t") + "\n", "line 1: found tabs between the columns, expected commas: save it with"),

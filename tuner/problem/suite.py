@@ -159,15 +159,18 @@ def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
             cells = next(csv.reader([line], strict=True))
         except csv.Error as e:
             raise SuiteError(f"{name} line {number}: not CSV: {e}") from e
-        yield number, [cell.strip() for cell in cells]
+        if not cells[0].lstrip().startswith("#"):  # a spreadsheet quotes a comment that has a comma
+            yield number, [cell.strip() for cell in cells]
 
 
 def _check_header(where: str, header: list[str]) -> None:
-    """Refuse what spreadsheets write in some countries, and a column whose values another would replace."""
+    """Refuse what spreadsheets write in some countries, and a column whose values nobody or another would take."""
     for mark, called in {";": "semicolons", "\t": "tabs"}.items():
         if len(header) == 1 and mark in header[0]:
             raise SuiteError(f"{where}: found {called} between the columns, expected commas: save it with commas")
-    for column in header:
+    for number, column in enumerate(header, start=1):
+        if not column:
+            raise SuiteError(f"{where}: column {number} of {len(header)} has no name: name it, or delete its comma")
         if header.count(column) > 1:
             raise SuiteError(f"{where}: the column {column!r} is there twice")
 
