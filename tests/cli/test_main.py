@@ -259,12 +259,12 @@ def test_a_commands_help_begins_with_its_line_in_the_list_of_commands(command, c
     assert first.strip() == cli.COMMANDS[command]
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback():
+def test_a_reader_that_leaves_early_gets_no_traceback_and_no_code_of_a_failed_check():
     read, write = os.pipe()
     os.close(read)
     try:
         found = subprocess.run(
-            [sys.executable, "-m", "tuner", "--help"],
+            [sys.executable, "-m", "tuner", "run", "--help"],
             stdout=write,
             stderr=subprocess.PIPE,
             text=True,
@@ -273,7 +273,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
         )
     finally:
         os.close(write)
-    assert found.stderr == ""
+    assert (found.returncode, found.stderr) == (141, "")
 
 
 def test_a_closed_stdout_is_no_error():

@@ -28,6 +28,8 @@ from tuner.errors import TunerError, UsageError, one_line
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a full disk or a failing device raises; of a stream no file is named."""
+_UNREAD = 128 + signal.SIGPIPE
+"""The exit code where nobody reads stdout any more, as a shell tells it. click's own, 1, is that of a failed check."""
 COMMANDS = {
     "run": "Tune problems on this machine's GPUs and keep every measurement.",
     "capture": "Run a program and record the matrix products that it calls.",
@@ -73,6 +75,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError as e:
+            streams.abandon(sys.stdout)
+            raise click.exceptions.Exit(_UNREAD) from e
         except SystemExit as e:  # of a kernel's code: no command raises it, and it would end this one without a word
             raise TunerError(
                 f"the code of a kernel called sys.exit({e}), which would end this command without a word: "
@@ -104,7 +109,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    """Run the command line and exit: 0 done, 1 failed, 2 usage, 130 interrupted, 141 no longer read."""
     arguments = sys.argv[1:] if argv is None else argv
     _print_any_text()
     with streams.guarded():
