@@ -106,6 +106,7 @@ def test_json_is_one_document_and_a_database_decides_the_config(bench, tmp_path,
     [
         ([], 2, "no problem given: name some with --suite llm"),
         (["--shape", "64x64"], 2, "not a shape: '64x64'"),
+        (["--shape", "1-64x64x32"], 2, "range of Ms, which is for tuner run: expected one M, such as 64x64x32"),
         (["--shape", "64x64x64", "--against", "vendor,cublas"], 2, "'cublas' is no rival: expected some of vendor,"),
         (["--shape", "64x64x64", "--against", ","], 2, "no rival is named"),
         (["--shape", "64x64x64", "--device", "cuda:0,cuda:1"], 2, "a bench runs on one GPU"),

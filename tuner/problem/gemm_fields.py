@@ -50,6 +50,9 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     """
     found = _SHAPE.fullmatch(text.strip())
     if not found:
+        first, _, one = text.strip().partition("-")
+        if first.isdecimal() and _SHAPE.fullmatch(one):
+            raise ProblemError(f"{text!r:.60} has a range of Ms, which is for tuner run: expected one M, such as {one}")
         raise ProblemError(f"not a shape: {text!r:.60}: expected MxNxK, for instance 4096x4096x1024")
     m, n, k = (int(part) for part in found.groups())
     for name, size in (("M", m), ("N", n), ("K", k)):
