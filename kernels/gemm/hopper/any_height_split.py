@@ -1,16 +1,14 @@
 """The `any_height_split` kernel: tiles of `any_height`, whose sums the blocks of a cluster split. For Hopper, in Gluon.
 
-It is for few tiles and a long K of more rows of A than `cluster_k` serves.
+It is for few tiles and a long K. Of few rows of A, `cluster_k` is mostly as fast.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 from typing import Any
 
-from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.gemm import launches
@@ -80,11 +78,6 @@ def _static(view: launches.View, config: Config) -> tuple[int, dict[str, Any], d
     return -(-view.shape[0] // (rows * down)) * -(-view.shape[1] // (columns * across)), constants, options
 
 
-def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    """`estimate_us` of many configs."""
-    return {config: estimate_us(config, problem, device) for config in configs}
-
-
 SOURCES = (
     *sources_of(any_height_split_jit, any_width_jit, cluster_parts, warp_specialized_cluster, loader, tile, output),
     program,
@@ -105,7 +98,6 @@ _SPEC = gemm_spec(
     space=space,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
-    estimates_us=estimates_us,
     sources=SOURCES,
     runtime_parameters=(),
 )

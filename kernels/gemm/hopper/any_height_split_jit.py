@@ -30,7 +30,7 @@ from tuner.kernels.gemm.hopper.any_width_jit import (
     ring_address,
     unit_of,
 )
-from tuner.kernels.gemm.hopper.cluster_parts import await_parts, dealt_out, pitch
+from tuner.kernels.gemm.hopper.cluster_parts import await_parts, dealt_out, pitch, send_pairs
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished
 from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
@@ -40,7 +40,7 @@ from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
 class Fixed:
     """The kernel's constexprs by name, in a form that partitions can pass on.
 
-    SHARE_B, the functions of `any_width_jit` ask for: no block loads for others.
+    The functions of `any_width_jit` ask for SHARE_B: no block loads for others.
     """
 
     BLOCK_SIZE_M: int
@@ -68,15 +68,15 @@ def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotati
 
 
 @gluon.constexpr_function
-def columns_each(columns, ctas):  # noqa: ANN201
+def columns_each(columns, splits):  # noqa: ANN201
     """Columns of a tile that one block owns, an even number; the last block may own fewer."""
-    return -(-columns // (2 * ctas)) * 2
+    return -(-columns // (2 * splits)) * 2
 
 
 @gluon.constexpr_function
-def held_columns(columns, ctas):  # noqa: ANN201
+def held_columns(columns, splits):  # noqa: ANN201
     """Columns of the tensor in which a block adds its own columns: a power of two."""
-    return 1 << (columns_each(columns, ctas) - 1).bit_length()
+    return 1 << (columns_each(columns, splits) - 1).bit_length()
 
 
 @gluon.constexpr_function
@@ -141,7 +141,7 @@ def fill(ring, barriers, a_desc, b_descs, place, split, steps, FIXED: gl.constex
 
 
 @gluon.jit
-def sum_range(base, barriers, steps, FIRST: gl.constexpr, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+def sum_steps(base, barriers, steps, FIRST: gl.constexpr, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Sum this block's steps; return both halves' sums, of which the second are 64 more rows of 128, or the same."""
     ready, free = barriers
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
@@ -182,20 +182,7 @@ def send(sums, base, arrived, rank, FIRST: gl.constexpr, FIXED: gl.constexpr):  
         columns = part * CHUNK + gl.arange(0, CHUNK, layout=gl.SliceLayout(0, values.type.layout)).expand_dims(0)
         at = own + columns % EACH // 2 * pitch(FIXED.BLOCK_SIZE_M) + rows * 8
         owner = columns // EACH * SHARERS + rank % SHARERS + gl.zeros_like(rows)
-        # Two neighbours of a row at a time, as a thread holds them.
-        gl.inline_asm_elementwise(
-            """{
-                .reg .u32 there, told;
-                mapa.shared::cluster.u32 there, $2, $4;
-                mapa.shared::cluster.u32 told, $6, $4;
-                st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {$8, $9}, [told];
-                mov.u32 $0, 0;
-                mov.u32 $1, 0;
-            }""",
-            *("=r,=r,r,r,r,r,r,r,f,f", [at, owner, arrived + gl.zeros_like(owner), values], gl.int32),
-            is_pure=False,
-            pack=2,
-        )
+        send_pairs(values, at, owner, arrived)
 
 
 @gluon.constexpr_function
@@ -259,7 +246,7 @@ def multiply(  # noqa: ANN201, PLR0917
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     TWICE: gl.constexpr = rows_each(FIXED) == 128
     base = ring_address()
-    sums, more = sum_range(base, barriers, steps, FIRST, ring.dtype, FIXED)
+    sums, more = sum_steps(base, barriers, steps, FIRST, ring.dtype, FIXED)
     cluster.meet()
     send(sums, base, arrived, rank, FIRST, FIXED)
     if TWICE:

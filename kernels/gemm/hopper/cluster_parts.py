@@ -106,7 +106,19 @@ def send(sums, parts, arrived, rank, CTAS: gl.constexpr):  # noqa: ANN201
     gl.inline_asm_elementwise(
         "{ barrier.cluster.wait.acquire.aligned; mov.u32 $0, 0; }", "=r", [], gl.int32, is_pure=False, pack=1
     )
-    # Send two neighbours of a row at a time, as a thread holds them.
+    send_pairs(sums, at, owner, arrived)
+
+
+@gluon.jit
+def send_pairs(sums, at, owner, arrived):  # noqa: ANN201
+    """Send sums, two neighbours of a row at a time as a thread holds them, to the memory of their owners.
+
+    Args:
+        sums: a tensor whose columns are an even number, float32.
+        at: the address of each in the owner's memory, as if it were this block's; two neighbours lie side by side.
+        owner: the rank of the block that owns it; the barrier at `arrived` there counts the bytes.
+        arrived: the address of that barrier.
+    """
     gl.inline_asm_elementwise(
         """{
             .reg .u32 there, told;
