@@ -272,7 +272,7 @@ def test_weights_whose_quantization_has_no_kernel_here_are_refused_unless_a_dtyp
 def test_an_m_that_is_typed_twice_is_one_row(tmp_path):
     code, out, err = run(tmp_path, *SIZES, "--m", "2,1,2", "--for", "sglang", "--play-only", "--json")
     assert code == 0, err
-    assert "playing 2 rows" in err
+    assert "timing 2 rows" in err
     assert [row["m"] for row in json.loads(out)["rows"]] == [2, 1]
 
 

@@ -134,7 +134,7 @@ def moe(**typed: Any) -> int:
     from tuner.sweep.paired import PairedRunner
 
     with PairedRunner(gpus[0]) as runner:
-        click.echo(f"{runner.device.slug}: playing {quantity(len(task.ms), 'row')}", err=True)
+        click.echo(f"{runner.device.slug}: timing {quantity(len(task.ms), 'row')}", err=True)
         rows, ended = measured.collect(
             tuning.play(task, configs, runner),
             lambda row, done: click.echo(f"[{done}/{len(task.ms)}] M {row.m}: {row.origin or row.reason}", err=True),

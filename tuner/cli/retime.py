@@ -110,7 +110,7 @@ def _play(rows: Sequence[Row], runner: PairedRunner, fail_above: float) -> tuple
         result = ", ".join(filter(None, (one.state.value, one.reason or _change(one.loss))))
         click.echo(f"[{done}/{len(rows)}] {one.row.problem}: {result}", err=True)
 
-    click.echo(f"{runner.device.slug}: compiling, then playing {quantity(len(rows), 'row')}", err=True)
+    click.echo(f"{runner.device.slug}: compiling, then timing {quantity(len(rows), 'row')}", err=True)
     played, ended = measured.collect(play(rows, runner, fail_above), say)
     places = {row.problem: place for place, row in enumerate(rows)}
     return sorted(played, key=lambda one: places[one.row.problem]), ended
