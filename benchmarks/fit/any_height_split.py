@@ -24,10 +24,8 @@ import numpy as np
 from any_height import NEAR, Trial, fastest, summary
 from scipy.optimize import least_squares
 
-from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_height_split_model as model
 from tuner.kernels.gemm.hopper.any_height_split_space import BEST, NAME
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
@@ -83,7 +81,7 @@ def fitted(trials: Sequence[Trial]) -> model.Constants:
 
 
 def modelled_us(one: Trial, constants: model.Constants) -> float:
-    return model.modelled_us(as_computed(one.config), exchanged(one.problem), any_height.DEVICE, constants)
+    return model.modelled_us(model.Tile.of(one.config), one.problem, any_height.DEVICE, constants)
 
 
 def losses(trials: Sequence[Trial], constants: model.Constants, count: int) -> list[float]:

@@ -22,7 +22,14 @@ from tuner.kernels.gemm.hopper import (
     tile,
 )
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
-from tuner.kernels.gemm.hopper.any_height_split_space import NAME, estimate_us, shared_bytes, space, supports
+from tuner.kernels.gemm.hopper.any_height_split_space import (
+    NAME,
+    default_config,
+    estimate_us,
+    shared_bytes,
+    space,
+    supports,
+)
 from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
@@ -96,6 +103,7 @@ _SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
+    default_config=default_config,
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=SOURCES,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.cost.tile import memory_bytes_per_us
-from tuner.kernels.gemm.hopper import resources
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
 
@@ -24,6 +24,42 @@ _LEAST_SHARE = 0.85
 _ALONE, _PAIRED = 0.8, 0.9
 """The part of its loads that a multiprocessor waits for, and that where more than half of them run, so that some share
 their TPC's port with a neighbour."""
+
+
+class Tile(NamedTuple):
+    """A tile and the cluster that computes it.
+
+    Attributes:
+        rows, columns: of A and of B; the device computes the transposed output.
+        splits: blocks that share its sum.
+        neighbours: tiles of a cluster, side by side along N, or along M with `share_b`.
+        share_b: whether neighbours load the same columns of B, and not the same rows of A.
+        stages: of the ring.
+    """
+
+    rows: int
+    columns: int
+    splits: int
+    neighbours: int
+    share_b: bool
+    stages: int
+
+    @classmethod
+    def of(cls, config: Config) -> Tile:
+        """A config's."""
+        splits = config.integer("SPLIT_K")
+        return cls(
+            config.integer("BLOCK_SIZE_M"),
+            config.integer("BLOCK_SIZE_N"),
+            splits,
+            config.integer(NUM_CTAS) // splits,
+            bool(config.get(SHARE_B, False)),
+            config.integer("num_stages"),
+        )
+
+    def count(self, problem: Problem) -> int:
+        """How many cover a problem's output."""
+        return -(-problem.m // self.rows) * -(-problem.n // self.columns)
 
 
 class Constants(NamedTuple):
@@ -46,30 +82,22 @@ class Constants(NamedTuple):
 CONSTANTS = Constants(l2_bytes=42.0, fill_bytes=75.3, sent_bytes=11.0, start_us=1.61)
 
 
-def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants) -> float:
-    """How long a config takes, microseconds, all of whose clusters run at once.
-
-    Args:
-        inner: the config as the device computes it (`any_height_tile.as_computed`).
-        computed: the problem as the device computes it, whose operands are exchanged.
-        device: where.
-        by: the constants.
-    """
-    rows, columns = inner.integer("BLOCK_SIZE_M"), inner.integer("BLOCK_SIZE_N")
-    splits, neighbours = inner.integer("SPLIT_K"), inner.integer(NUM_CTAS) // inner.integer("SPLIT_K")
-    sent = (rows, columns / neighbours) if inner.get(SHARE_B, False) else (rows / neighbours, columns)
-    share = resources.tiles(inner, computed) * splits / device.sm_count
-    wgmmas = rows / _WGMMA_ROWS * (resources.ROW_BYTES / _WGMMA_BYTES)
+def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> float:
+    """How long a tile's config takes, microseconds, all of whose clusters run at once."""
+    rows, columns, splits, neighbours, share_b, stages = tile
+    loaded = rows / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
+    share = tile.count(problem) * splits / device.sm_count
+    wgmmas = columns / _WGMMA_ROWS * (ROW_BYTES / _WGMMA_BYTES)
     step = _norm(
-        max(share, _LEAST_SHARE) * sum(sent) * resources.ROW_BYTES / by.l2_bytes,
-        (_PAIRED if share > 1 / 2 else _ALONE) * (rows + columns) * resources.ROW_BYTES / by.fill_bytes,
-        wgmmas * (_WGMMA_CYCLES + columns * _COLUMN_CYCLES),
-        _LATENCY / max(1, inner.integer("num_stages") - 2),  # a stage is free when the next one is multiplied
+        max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
+        (_PAIRED if share > 1 / 2 else _ALONE) * (rows + columns) * ROW_BYTES / by.fill_bytes,
+        wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
+        _LATENCY / max(1, stages - 2),  # a stage is free when the next one is multiplied
     )
-    steps = -(-computed.k * dtype.ITEMSIZE[computed.a_dtype] // (resources.ROW_BYTES * splits))
-    exchanged = rows * columns * 4 * (splits - 1) / splits / by.sent_bytes
-    memory_us = computed.bytes_moved / memory_bytes_per_us(device)
-    return by.start_us + max(steps * step / device.sustained_mhz, memory_us) + exchanged / device.sustained_mhz
+    steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
+    sent = rows * columns * 4 * (splits - 1) / splits / by.sent_bytes
+    memory_us = problem.bytes_moved / memory_bytes_per_us(device)
+    return by.start_us + max(steps * step / device.sustained_mhz, memory_us) + sent / device.sustained_mhz
 
 
 def _norm(*values: float) -> float:

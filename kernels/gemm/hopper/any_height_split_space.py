@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_height_tile, any_width_space, cluster_parts, cluster_sizes
-from tuner.kernels.gemm.hopper.any_height_split_model import CONSTANTS, modelled_us
-from tuner.kernels.gemm.hopper.any_height_tile import SIDES, WARPS, as_computed, unit
-from tuner.kernels.gemm.hopper.resources import row_length
+from tuner.kernels.gemm.hopper.any_height_split_model import CONSTANTS, Tile, modelled_us
+from tuner.kernels.gemm.hopper.any_height_tile import SIDES, WARPS, unit
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, row_length
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -88,50 +87,76 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     yield from (one for one in likeliest(problem, device) if all(one[name] == config[name] for name in sides))
 
 
+def default_config(problem: Problem, device: Device) -> Config:
+    """The likeliest config."""
+    return likeliest(problem, device)[0]
+
+
 @functools.lru_cache(maxsize=1024)
 def likeliest(problem: Problem, device: Device) -> tuple[Config, ...]:
     """The configs that are tried, the likeliest by the model first."""
-    able = (one for one in _at_once(problem, device) if not any(rule.rejects(one, problem, device) for rule in ABLE))
-    return tuple(sorted(able, key=lambda one: estimate_us(one, problem, device))[:BEST])
+    tiles = sorted(_at_once(problem, device), key=lambda tile: modelled_us(tile, problem, device, CONSTANTS))
+    return tuple(_config(tile, problem) for tile in tiles[:BEST])
 
 
-def _at_once(problem: Problem, device: Device) -> Iterator[Config]:
-    """Yield whatever clusters all run at once and keep the device busy, with the deepest ring that fits."""
-    step = unit(problem)
+def _config(tile: Tile, problem: Problem) -> Config:
+    return Config(
+        NAME,
+        BLOCK_SIZE_M=tile.rows,
+        BLOCK_SIZE_N=tile.columns,
+        BLOCK_SIZE_K=row_length(problem),
+        SPLIT_K=tile.splits,
+        launch_pdl=True,
+        num_ctas=tile.splits * tile.neighbours,
+        num_stages=tile.stages,
+        num_warps=WARPS[tile.columns],
+        **({refinements.SHARE_B: True} if tile.share_b else {}),
+    )
+
+
+def _at_once(problem: Problem, device: Device) -> Iterator[Tile]:
+    """Yield tiles whose clusters all run at once and keep the device busy, with the deepest ring that fits."""
+    step, steps = unit(problem), -(-problem.k // row_length(problem))
     heights = {-(-problem.m // (step * count)) * step for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1)}
     for rows in sorted(heights & {*_HEIGHTS}):
-        for columns, warps in WARPS.items():
-            down, across = -(-problem.m // rows), -(-problem.n // columns)
-            for kind in _clusters(down, across, device):
-                tile = Config(NAME, BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, num_warps=warps, **kind)
-                one = tile.replace(BLOCK_SIZE_K=row_length(problem), launch_pdl=True, num_stages=1)
-                yield one.replace(num_stages=_deepest(one, device))
+        for columns in WARPS:
+            stages = _deepest(rows, columns, device)
+            if stages < _FEWEST_STAGES or _sums_each(rows, columns) > _MOST_SUMS[WARPS[columns] // 4]:
+                continue
+            for splits, neighbours, share_b in _clusters(-(-problem.m // rows), -(-problem.n // columns), device):
+                tile = Tile(rows, columns, splits, neighbours, share_b, stages)
+                if splits <= steps and parts_bytes(tile) <= _ring_bytes(tile):
+                    yield tile
 
 
-def _clusters(down: int, across: int, device: Device) -> Iterator[dict[str, Value]]:
-    """Yield the splits and the clusters of so many tiles along M and N that all run at once."""
+def _clusters(down: int, across: int, device: Device) -> Iterator[tuple[int, int, bool]]:
+    """Yield splits, neighbours and whether these lie along M, of so many tiles along M and N that all run at once."""
     for splits in _SPLITS:
         if not _BUSY * device.sm_count <= splits * down * across <= device.sm_count:
             continue
-        for tiles in (1, 2, 4):
-            ctas = splits * tiles
+        for neighbours in (1, 2, 4):
+            ctas = splits * neighbours
             most = cluster_sizes.room(ctas, device) // ctas if ctas <= _LARGEST_CLUSTER else 0
-            kind: dict[str, Value] = {"SPLIT_K": splits, refinements.NUM_CTAS: ctas}
-            if across > tiles / 2 and -(-across // tiles) * down <= most:
-                yield kind
-            if tiles > 1 and down > tiles / 2 and -(-down // tiles) * across <= most:
-                yield {**kind, refinements.SHARE_B: True}
+            if across > neighbours / 2 and -(-across // neighbours) * down <= most:
+                yield splits, neighbours, False
+            if neighbours > 1 and down > neighbours / 2 and -(-down // neighbours) * across <= most:
+                yield splits, neighbours, True
 
 
-def _deepest(config: Config, device: Device) -> int:
+def _deepest(rows: int, columns: int, device: Device) -> int:
     """The most stages that fit."""
-    stage = any_width_space.ring_bytes(config) + 16
+    stage = (rows + columns) * ROW_BYTES + 16
     return min(_MOST_STAGES, (device.shared_bytes - _RESERVED_BYTES - _OTHER_BYTES) // stage)
+
+
+def _sums_each(rows: int, columns: int) -> float:
+    """Sums of a multiplying thread."""
+    return rows * columns / (32 * WARPS[columns])
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes, microseconds."""
-    return _CAUTION * modelled_us(as_computed(config), exchanged(problem), device, CONSTANTS)
+    return _CAUTION * modelled_us(Tile.of(config), problem, device, CONSTANTS)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
@@ -139,11 +164,14 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
     return any_width_space.ring_bytes(config) + 16 * config.integer("num_stages") + _RESERVED_BYTES + _OTHER_BYTES
 
 
-def parts_bytes(config: Config) -> int:
+def _ring_bytes(tile: Tile) -> int:
+    return tile.stages * (tile.rows + tile.columns) * ROW_BYTES
+
+
+def parts_bytes(tile: Tile) -> int:
     """Bytes of all blocks' sums that one block receives."""
-    splits, pairs = config.integer("SPLIT_K"), -(-config.integer("BLOCK_SIZE_M") // (2 * config.integer("SPLIT_K")))
-    pitch: int = cluster_parts.pitch(config.integer("BLOCK_SIZE_N"))
-    return splits * pairs * pitch
+    pairs, pitch = -(-tile.rows // (2 * tile.splits)), int(cluster_parts.pitch(tile.columns))
+    return tile.splits * pairs * pitch
 
 
 @rule("shape", "kernels/gemm/hopper/any_height_split_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
@@ -172,7 +200,8 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 
 @rule("ring", "kernels/gemm/hopper/any_height_split_jit.py: sums take its place", fatal=True)
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    ring, parts = any_width_space.ring_bytes(config), parts_bytes(config)
+    tile = Tile.of(config)
+    ring, parts = _ring_bytes(tile), parts_bytes(tile)
     return f"{parts} B of sums in a ring of {ring} B" if parts > ring else None
 
 
