@@ -229,6 +229,15 @@ def test_a_cache_that_cannot_be_written_is_told_with_the_variable_that_names_it(
     assert "set $TRITON_CACHE_DIR to another folder" in said
 
 
+def test_a_compiler_that_may_not_be_run_is_not_told_as_a_cache(inspect, tmp_path, monkeypatch):
+    ptxas = tmp_path / "ptxas"
+    ptxas.touch(mode=0o644)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(ptxas))
+    said = str(inspect("add_block", *VECTOR).exception)
+    assert f"nothing can be compiled (PermissionError: [Errno 13] Permission denied: '{ptxas}')" in said
+    assert "allow this user to use that file" in said
+
+
 def test_an_interpreting_process_compiles_all_the_same(inspect, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     done = inspect("add_block", *VECTOR)

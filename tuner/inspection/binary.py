@@ -21,7 +21,7 @@ from tuner.problem import Problem
 from tuner.sweep import cross_target, process
 from tuner.sweep.binary_resources import read_resources
 from tuner.sweep.compile_pool import TIME_LIMIT_S
-from tuner.sweep.host_errors import host_error_in, unwritable_cache
+from tuner.sweep.host_errors import host_error_in, why_uncompiled
 
 STAGES = {
     "nvidia": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -115,7 +115,7 @@ def _serve(
         connection.send(_compiled(spec, problem, config, arch))
     except Exception as e:  # noqa: BLE001  the boundary of a child process: whatever the compiler raised is the result
         host_error = host_error_in(e)
-        connection.send(in_short(e) if host_error is None else unwritable_cache(host_error))
+        connection.send(in_short(e) if host_error is None else why_uncompiled(host_error))
 
 
 def _compiled(spec: KernelSpec, problem: Problem, config: Config, arch: str) -> Binary:

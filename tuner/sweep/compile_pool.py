@@ -36,7 +36,7 @@ from tuner.problem import Problem
 from tuner.store.records import State
 from tuner.sweep import compile_child, process
 from tuner.sweep.compile_child import Compiled, CompileResult, Failed, compile_config
-from tuner.sweep.host_errors import host_error_in, unwritable_cache
+from tuner.sweep.host_errors import host_error_in, why_uncompiled
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -232,7 +232,7 @@ class CompilePool(AbstractContextManager["CompilePool"]):
                 compiled: no config is to blame for that.
         """
         if self._host_error is not None:
-            raise SweepError(unwritable_cache(self._host_error))
+            raise SweepError(why_uncompiled(self._host_error))
         if self._at_work and self._pool.done() and not self._pool.result().active:
             self._broken = True
         if self._broken:

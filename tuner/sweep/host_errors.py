@@ -24,15 +24,25 @@ def host_error_in(error: BaseException | None) -> OSError | None:
 
 
 def _misses_cache(error: OSError) -> bool:
-    if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not isinstance(error.filename, str):
+    return error.errno in (errno.ENOENT, errno.ENOTDIR) and _of_cache(error)
+
+
+def _of_cache(error: OSError) -> bool:
+    """Whether an error names a file of Triton's cache, or a folder in which it lies."""
+    if not isinstance(error.filename, str):
         return False
     home = os.environ.get("TRITON_HOME") or Path.home()
-    folder, missed = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")), Path(error.filename)
-    return missed in (folder, *folder.parents) or folder in missed.parents
+    folder, named = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache")), Path(error.filename)
+    return named in (folder, *folder.parents) or folder in named.parents
 
 
-def unwritable_cache(error: OSError) -> str:
+def why_uncompiled(error: OSError) -> str:
     """Say what a compile died of that is no config's fault, and what to do."""
+    if error.errno == errno.EACCES and error.filename and not _of_cache(error):
+        return (
+            f"nothing can be compiled ({in_short(error)}): allow this user to use that file, then type the same "
+            "command again"
+        )
     return (
         f"Triton's cache cannot be written ({in_short(error)}): make room, or set $TRITON_CACHE_DIR to another folder, "
         "then type the same command again"

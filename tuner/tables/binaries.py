@@ -38,7 +38,7 @@ from tuner.lookup.row import BAD_VALUE, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Range, ms_of_each_kind
-from tuner.sweep.host_errors import host_error_in, unwritable_cache
+from tuner.sweep.host_errors import host_error_in, why_uncompiled
 from tuner.tables.export import usable
 
 _BINARIES = ("cubin", "hsaco")
@@ -119,7 +119,7 @@ def write(
                     classes.add(_class_of(problem, config))
         except Exception as e:  # a compiler raises anything; that config compiles where it is launched
             if (error := host_error_in(e)) is not None:
-                raise TableError(unwritable_cache(error)) from e
+                raise TableError(why_uncompiled(error)) from e
             broken[problem, config] = in_short(e)
     failed += [f"{problem}: {config}: {reason}"[:300] for (problem, config), reason in broken.items()]
     if not made:
