@@ -75,7 +75,7 @@ MOVED_COLUMNS = ("tma", "persistent_tma", "split_k", "swap_ab")
 def is_gone(config, problem):
     """Whether a recorded time is of a last tile, or its second width, beyond the operand's end, moved back since.
 
-    See docs/kernels.md, The last tile of rows: all of these files were recorded before.
+    See docs/kernels.md, The last tile: all of these files were recorded before.
     """
     kernel = config.get("INNER", config.kernel)
     if config.get("LOADS", "tma" if kernel in BY_TMA else None) != "tma":

@@ -135,19 +135,18 @@ def count_blocks(extent, BLOCK: tl.constexpr):  # noqa: ANN201
 
 
 @triton.jit
-def moved_within(start, extent, BLOCK: tl.constexpr, along=None):  # noqa: ANN201
+def moved_within(start, extent, BLOCK: tl.constexpr, UNIT: tl.constexpr = 1):  # noqa: ANN201
     """Start of a block that would reach beyond the end of an extent, moved back so that it ends there.
 
     TMA takes longer over rows beyond the end than over others. Where a block of rows lies half beyond it, a GEMM took
     up to 1.8 times as long on an H200. The blocks that overlap now compute, and store, the same values twice.
 
-    along: the descriptor of an operand that is contiguous along this extent, if there is one. TMA's coordinates along
-    it must be multiples of 16 bytes (others are illegal instructions), so the block may end up to 15 bytes beyond.
+    UNIT: what the start is a multiple of. If an operand is contiguous along this extent, it is 16 bytes: TMA's other
+    coordinates along it are illegal instructions. So the block may end up to 15 bytes beyond.
     """
     last = extent - BLOCK
-    if along is not None:
-        VECTOR: tl.constexpr = 128 // along.dtype.primitive_bitwidth
-        last = (last + VECTOR - 1) // VECTOR * VECTOR
+    if UNIT > 1:
+        last = (last + UNIT - 1) // UNIT * UNIT
     return min(start, max(last, 0))
 
 

@@ -52,7 +52,7 @@ WIDE = Config("tma", BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, num_st
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("config", [SWAPPED, TALL, TALL.replace(SWAP_AB=True), WIDE], ids=str)
 def test_a_last_tile_that_ends_with_the_rows_costs_as_much_as_one_that_is_full(config, layout):
-    """docs/kernels.md, The last tile of rows: with A stored transposed it stays, and reads beyond the end."""
+    """With A stored transposed it counts as it did before such tiles moved: it reads beyond the end."""
     whole, partial = (Problem(m, 4096, 14336, dtype="bf16", layout=layout) for m in (256, 200))
     ratio = took(config, partial) / took(config, whole)
     assert ratio <= 1 if layout == "nt" else ratio > 1.05

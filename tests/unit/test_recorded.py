@@ -44,7 +44,7 @@ def is_gone(config: Config, problem: Problem) -> bool:
     ],
 )
 def test_recorded_times_of_tiles_that_are_moved_now_are_not_read(kernel, own, problem, gone):
-    """docs/kernels.md, The last tile of rows: such a time says nothing of the tile that is there now."""
+    """docs/kernels.md, The last tile: such a time says nothing of the tile that is there now."""
     m, n, layout = problem
     config = Config(kernel, BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, **own)
     assert is_gone(config, Problem(m, n, 4096, dtype="bf16", layout=layout)) is gone

@@ -229,6 +229,8 @@ def store(total, rank, vectors, c, place, extents, FIRST: gl.constexpr, FIXED: g
     start_n += split * EACH - rank * HELD  # so that column rank * HELD of `total` is the block's first
     values = finished(total, vectors, (start_m, start_n), (M, N), FIXED, c.dtype.element_ty)
     M, N, stride_cm, stride_cn = blocks.multiples_known(M, N, stride_cm, stride_cn, FIXED.C_VECTOR, FIXED.C_TRANSPOSED)
+    if FIXED.C_TRANSPOSED:
+        start_m = blocks.known_multiple(start_m, FIXED.C_VECTOR)
     rows = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, values.type.layout))
     column = gl.arange(0, HELD * FIXED.CTAS, layout=gl.SliceLayout(0, values.type.layout))
     columns = start_n + column
@@ -334,11 +336,10 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
     start_n = column * BLOCK_SIZE_N
     # Where a cluster has more tiles than are left, a block without one has no steps, and stores nothing.
     there = (start_m < M) & (start_n < N)
-    if BIAS_ALONG_M:
-        if B_TRANSPOSED:
-            start_n = gl.where(there, blocks.moved_within(start_n, N, BLOCK_SIZE_N), start_n)
-    elif not A_TRANSPOSED:
-        start_m = gl.where(there, blocks.moved_within(start_m, M, BLOCK_SIZE_M), start_m)
+    A_UNIT: gl.constexpr = cluster.start_unit(A_TRANSPOSED)
+    B_UNIT: gl.constexpr = cluster.start_unit(not B_TRANSPOSED)
+    start_m = gl.where(there, blocks.moved_within(start_m, M, BLOCK_SIZE_M, A_UNIT), start_m)
+    start_n = gl.where(there, blocks.moved_within(start_n, N, BLOCK_SIZE_N, B_UNIT), start_n)
     all_steps = blocks.count_blocks(K, BLOCK_SIZE_K)  # no fewer than SPLITS
     steps = gl.where(there, (all_steps - 1 - split) // SPLITS + 1, 0)
 

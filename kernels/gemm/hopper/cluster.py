@@ -53,9 +53,18 @@ def tiles_of(M, N, FIXED: gl.constexpr):  # noqa: ANN201
     return count_blocks(M, FIXED.BLOCK_SIZE_M * DOWN), count_blocks(N, WIDTH * ACROSS)
 
 
+@gluon.constexpr_function
+def start_unit(contiguous):  # noqa: ANN201
+    """What tiles start at multiples of along an extent: 16 bytes where an operand is contiguous, of 16 bits each."""
+    return 8 if contiguous else 1
+
+
 @gluon.jit
 def corner_of(tile, tiles_m, tiles_n, extents, FIXED: gl.constexpr):  # noqa: ANN201
-    """First row and column of this block's own tile among the tiles of its cluster."""
+    """First row and column of this block's own tile among the tiles of its cluster; the last ones end with C.
+
+    But not along N, or M if operands are exchanged, where scales are of blocks: a tile lies within one of these.
+    """
     M, N, _, GROUP_SIZE_M = extents
     row, column = grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
     if FIXED.SHARE_B:
@@ -63,22 +72,24 @@ def corner_of(tile, tiles_m, tiles_n, extents, FIXED: gl.constexpr):  # noqa: AN
     else:
         column = column * FIXED.CTAS + rank_of(FIXED.CTAS)
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N + FIXED.BLOCK_SIZE_N_REST
+    A_UNIT: gl.constexpr = start_unit(FIXED.A_TRANSPOSED)
+    B_UNIT: gl.constexpr = start_unit(not FIXED.B_TRANSPOSED)
     start_m = row * FIXED.BLOCK_SIZE_M
     start_n = column * WIDTH
-    if FIXED.BIAS_ALONG_M:
-        if FIXED.B_TRANSPOSED:
-            start_n = moved_within(start_n, N, WIDTH)
-    elif not FIXED.A_TRANSPOSED:
-        start_m = moved_within(start_m, M, FIXED.BLOCK_SIZE_M)
+    if FIXED.SCALING != "block" or not FIXED.BIAS_ALONG_M:
+        start_m = moved_within(start_m, M, FIXED.BLOCK_SIZE_M, A_UNIT)
+    if FIXED.SCALING != "block" or FIXED.BIAS_ALONG_M:
+        start_n = moved_within(start_n, N, WIDTH, B_UNIT)
     return start_m, start_n
 
 
 @gluon.jit
 def rest_of(start_n, N, FIXED: gl.constexpr):  # noqa: ANN201
     """First column of a tile's second width, which ends with C's columns even where the whole tile is wider than C."""
+    B_UNIT: gl.constexpr = start_unit(not FIXED.B_TRANSPOSED)
     start_rest = start_n + FIXED.BLOCK_SIZE_N
-    if FIXED.BIAS_ALONG_M and FIXED.B_TRANSPOSED:
-        start_rest = moved_within(start_rest, N, FIXED.BLOCK_SIZE_N_REST)
+    if FIXED.SCALING != "block" or FIXED.BIAS_ALONG_M:
+        start_rest = moved_within(start_rest, N, FIXED.BLOCK_SIZE_N_REST, B_UNIT)
     return start_rest
 
 

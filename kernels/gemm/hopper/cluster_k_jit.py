@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tuner.kernels.base import blocks
-from tuner.kernels.gemm.hopper.cluster import barriers_of, line_of, rank_of
+from tuner.kernels.gemm.hopper.cluster import barriers_of, line_of, rank_of, start_unit
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, synchronize
@@ -183,8 +183,8 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N)
     start_m = gl.program_id(0) // tiles_n * BLOCK_SIZE_M
     start_n = gl.program_id(0) % tiles_n * BLOCK_SIZE_N
-    if B_TRANSPOSED:
-        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N)
+    start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M, start_unit(A_TRANSPOSED))
+    start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, start_unit(not B_TRANSPOSED))
     rank = rank_of(CTAS)
     all_steps = blocks.count_blocks(K, BLOCK_SIZE_K)
     first = all_steps * rank // CTAS
@@ -212,7 +212,8 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
         total = collect(parts, BLOCK_SIZE_M, BLOCK_SIZE_N, CTAS)
         vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)
         values = finished(total, vectors, place, (M, N), FIXED, c_ptr.dtype.element_ty)
-        rows = start_m + gl.arange(0, BLOCK_SIZE_M, layout=gl.SliceLayout(1, values.type.layout))
+        first_row = blocks.known_multiple(start_m, C_VECTOR)
+        rows = first_row + gl.arange(0, BLOCK_SIZE_M, layout=gl.SliceLayout(1, values.type.layout))
         columns = start_n + gl.arange(0, BLOCK_SIZE_N, layout=gl.SliceLayout(0, values.type.layout))
         inside = (rows < blocks.known_multiple(M, C_VECTOR)).expand_dims(1) & (columns < N).expand_dims(0)
         row_offsets = (rows.to(gl.int64) * stride_cm).expand_dims(1)

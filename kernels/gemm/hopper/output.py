@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from tuner.kernels.base.blocks import multiples_known
+from tuner.kernels.base.blocks import known_multiple, multiples_known
 from tuner.kernels.base.epilogue import activate, saturate
 from tuner.kernels.gemm.hopper.tile import layout_of
 
@@ -143,9 +143,14 @@ def in_registers(columns, transposed):  # noqa: ANN201
 @gluon.jit
 def store_registers(c, values, place, extents, strides, VECTOR: gl.constexpr, TRANSPOSED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Store 64 rows and 16 or 32 columns of C from registers; VECTOR: divides its leading stride, contiguous extent."""
+    row, column = place
+    if TRANSPOSED:
+        row = known_multiple(row, VECTOR)
+    else:
+        column = known_multiple(column, min(VECTOR, values.shape[1]))
     values = gl.convert_layout(values, in_registers(values.shape[1], TRANSPOSED))
     M, N, stride_m, stride_n = multiples_known(extents[0], extents[1], strides[0], strides[1], VECTOR, TRANSPOSED)
-    store_values(c, values, place, (M, N), (stride_m, stride_n))
+    store_values(c, values, (row, column), (M, N), (stride_m, stride_n))
 
 
 @gluon.jit

@@ -58,11 +58,13 @@ def matmul_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     )
     start_m = pid_m * BLOCK_SIZE_M
     start_n = pid_n * BLOCK_SIZE_N
+    A_UNIT: tl.constexpr = 128 // a_desc.dtype.primitive_bitwidth if A_TRANSPOSED else 1
+    B_UNIT: tl.constexpr = 1 if B_TRANSPOSED else 128 // b_desc.dtype.primitive_bitwidth
     # C through a pointer keeps what it has contiguous in place; C's descriptor has extents of whole 16 bytes.
-    if B_TRANSPOSED if BIAS_ALONG_M else stride_cm is None:
-        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, None if B_TRANSPOSED else b_desc)
-    if stride_cm is None if BIAS_ALONG_M else not A_TRANSPOSED:
-        start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M, a_desc if A_TRANSPOSED else None)
+    if BIAS_ALONG_M or stride_cm is None:
+        start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, B_UNIT)
+    if not BIAS_ALONG_M or stride_cm is None:
+        start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M, A_UNIT)
     first, beyond = blocks.steps_of(K, BLOCK_SIZE_K, partials_ptr)
 
     if PREFETCH > 0:
@@ -127,15 +129,15 @@ def persistent_kernel(  # noqa: ANN201, PLR0917
     tiles_m = blocks.count_blocks(M, BLOCK_SIZE_M)
     tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N)
     steps = blocks.count_blocks(K, BLOCK_SIZE_K)
+    A_UNIT: tl.constexpr = 128 // a_desc.dtype.primitive_bitwidth if A_TRANSPOSED else 1
+    B_UNIT: tl.constexpr = 1 if B_TRANSPOSED else 128 // b_desc.dtype.primitive_bitwidth
     blocks.await_predecessor(PDL)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         pid_m, pid_n = blocks.grouped(tile, tiles_m, tiles_n, GROUP_SIZE_M)
-        start_m = pid_m * BLOCK_SIZE_M
+        start_m = blocks.moved_within(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M, A_UNIT)
         start_n = pid_n * BLOCK_SIZE_N
-        if not A_TRANSPOSED:
-            start_m = blocks.moved_within(start_m, M, BLOCK_SIZE_M)
         if stride_cm is None:
-            start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, None if B_TRANSPOSED else b_desc)
+            start_n = blocks.moved_within(start_n, N, BLOCK_SIZE_N, B_UNIT)
         sums = sum_products(
             *(a_desc, b_desc, start_m, start_n, 0, steps, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K),
             *(A_TRANSPOSED, B_TRANSPOSED, PRECISION, MAX_IMPRECISE),

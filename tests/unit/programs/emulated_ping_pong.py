@@ -53,7 +53,7 @@ CASES = [
     FINISHED,  # 5 and 4; 5 steps
     Case((260, 520, 256), (64, 256, 0), 4, 3, scaled=True),  # 5 each; 2 steps
     Case((384, 264, 384), (128, 128, 0), 3, 1, scaled=True, biased=True),  # 9; 3 steps, as many as stages
-    Case((270, 150, 320), (128, 128, 0), 4, 6, biased=True),  # 1 each: the second warpgroup has none
+    Case((270, 152, 320), (128, 128, 0), 4, 6, biased=True),  # 1 each: the second warpgroup has none
     Case((384, 136, 192), (64, 256, 0), 5, 3),  # 2 each: one for each warpgroup
     Case((384, 128, 640), (128, 128, 0), 6, 2),  # 2 and 1
     Case((264, 296, 320), (128, 128, 64), 3, 1, biased=True, transposed="A"),  # 6
