@@ -72,6 +72,7 @@ def multiply(extents, buffers, barriers, outputs, out_buffers, vectors, TEAM: gl
     programs = gl.num_programs(0)
     for tile in range(gl.program_id(0) + TEAM * programs, tiles_m * tiles_n, TEAMS * programs):
         start_m, start_n = cluster.corner_of(tile, tiles_m, tiles_n, extents, FIXED)
+        start_rest = cluster.rest_of(start_n, N, FIXED)
         mbarrier.wait(order.index(TEAM), turn)
         turn ^= 1
         sums, rest, stage, phase = start_products(buffers, (ready, free), stage, phase, steps, 0, FIXED)
@@ -82,7 +83,7 @@ def multiply(extents, buffers, barriers, outputs, out_buffers, vectors, TEAM: gl
         if FIXED.BLOCK_SIZE_N_REST > 0:
             parts = parts + (rest,)
         for part in gl.static_range(ALL_PARTS):
-            at = (start_m, start_n + part * PART)
+            at = (start_m, start_n + part * PART if part < PARTS else start_rest)
             values = finished(parts[part], vectors, at, extents, FIXED, out_dtype)
             store_block(c, out_buffers.index(TEAM), values, at, extents, strides, 0, FIXED.C_TRANSPOSED)
     tma.store_wait(0)

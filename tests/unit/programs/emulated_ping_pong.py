@@ -56,6 +56,8 @@ CASES = [
     Case((270, 152, 320), (128, 128, 0), 4, 6, biased=True),  # 1 each: the second warpgroup has none
     Case((384, 136, 192), (64, 256, 0), 5, 3),  # 2 each: one for each warpgroup
     Case((384, 128, 640), (128, 128, 0), 6, 2),  # 2 and 1
+    Case((264, 136, 320), (128, 128, 64), 3, 2, biased=True),  # 2 and 1: both widths end with the columns, and overlap
+    Case((263, 135, 320), (128, 128, 64), 3, 2, by_pointer=True),
     Case((264, 296, 320), (128, 128, 64), 3, 1, biased=True, transposed="A"),  # 6
     Case((264, 296, 320), (128, 128, 0), 2, 1, transposed="BC"),  # 9
     Case((272, 296, 320), (64, 256, 0), 2, 2, biased=True, transposed="AC"),  # 5 each
