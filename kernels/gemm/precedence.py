@@ -53,13 +53,13 @@ def _one_calibrated_row(problem: Problem, device: Device) -> bool:
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:
-    """Match few rows that wgmma does not take as they are stored, on Hopper.
+    """Match operands that wgmma does not take as they are stored, on Hopper, without scales of blocks.
 
-    The cost model knows what storing operands along K takes, so that kernels of Triton's are compared. Source:
-    benchmarks/results/few-rows-h200.json.
+    The cost model knows what storing operands along K takes, so that kernels of Triton's are compared, and `k_major`
+    with them. Source: benchmarks/results/few-rows-h200.json, k-major-h200.json.
     """
     unsuited = tile_resources.uses_tensor_cores(problem) and not tile_resources.suits_wgmma(problem)
-    return device.features.wgmma and problem.m <= _SWAPPED_ROWS and unsuited
+    return device.features.wgmma and problem.scaling != "block" and unsuited
 
 
 def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: ARG001
@@ -238,6 +238,8 @@ TABLE = (
     Line(4, "split_k", _by_all_loads),
     Line(4, "pointer", _by_all_loads),
     Line(4, "tma", _by_all_loads),
+    Line(4, "persistent_tma", _by_all_loads),
+    Line(4, "k_major", _by_all_loads),
     Line(4, "simt", _without_tensor_cores),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),

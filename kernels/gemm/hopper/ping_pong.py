@@ -88,6 +88,11 @@ def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # no
     return sums.by_wgmma(config, problem)
 
 
+SOURCES = (
+    *sources_of(ping_pong_jit, cluster, loader, tile, output, program),
+    *(laid_out, _static, descriptor, placement),
+)
+
 SPEC = gemm_spec(
     MATMUL,
     NAME,
@@ -98,12 +103,6 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     ties=ties,
-    sources=(
-        *sources_of(ping_pong_jit, cluster, loader, tile, output, program),
-        laid_out,
-        _static,
-        descriptor,
-        placement,
-    ),
+    sources=SOURCES,
     order=order,
 )

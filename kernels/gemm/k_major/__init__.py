@@ -1,0 +1,1 @@
+"""GEMMs whose operands are copied so that they run along K."""

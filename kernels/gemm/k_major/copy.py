@@ -1,0 +1,118 @@
+"""Operands copied before a launch so that they run along K, where wgmma reads them only so (K-major)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
+from tuner.kernels.base.workspace import scratch
+from tuner.kernels.gemm.k_major import copy_jit
+from tuner.launch.launch import Launch
+from tuner.problem import Problem
+
+_TILES = {1: (64, 128), 4: (64, 64)}
+"""Rows and columns of a program's tile of a matrix as it is stored, by an element's bytes.
+
+Of up to nine tiles in 4 or 8 warps nearly the fastest on an H200: large matrices are read and written at 3.7 TB/s of
+float32, at 3.4 of 8 bits (by hand, not kept)."""
+_OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
+_WORD = {1: torch.int8, 4: torch.int32}
+"""The integer type as which elements are copied, so that operands of two dtypes share one launch."""
+
+
+class Copy(NamedTuple):
+    """One matrix to copy.
+
+    Attributes:
+        stored: the source as it is stored, as integers of its dtype's size; columns are contiguous if any dimension is.
+        target: [extent, lead], contiguous.
+        vector: elements of one load.
+        across: whether the rows of `stored` lie along K.
+    """
+
+    stored: torch.Tensor
+    target: torch.Tensor
+    vector: int
+    across: bool
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The kernel's integer arguments."""
+        return (*self.stored.shape, *self.stored.stride(), self.target.shape[1])
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles, each of which a program copies."""
+        (rows, columns), (down, across) = self.stored.shape, self.tile
+        count: int = -(-rows // down) * -(-columns // across)
+        return count
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+        return _TILES[self.stored.element_size()]
+
+
+def along_k(operands: Operands) -> tuple[Operands, tuple[Launch, ...]]:
+    """Operands that run along K in rows that TMA can read, and the launch that fills the copies among them, if any.
+
+    An operand is copied if it does not run along K, or if TMA cannot read it. The copies' memory comes from torch's
+    allocator, which reuses it in the order of the current stream, or of the graph that is being captured.
+    """
+    matrices = {"a": operands.a, "b": operands.b.t()}
+    chosen = {name: matrix for name, matrix in matrices.items() if _is_copied(matrix)}
+    if not chosen:
+        return operands, ()
+    copies = _copies(list(chosen.values()))
+    views = {
+        name: copy.target.view(matrix.dtype)[:, : matrix.shape[1]]
+        for (name, matrix), copy in zip(chosen.items(), copies, strict=True)
+    }
+    fields = {name: view.t() if name == "b" else view for name, view in views.items()}
+    return replace(operands, **fields, problem=computed(operands.problem)), (_launch(copies),)
+
+
+@functools.lru_cache(maxsize=4096)
+def computed(problem: Problem) -> Problem:
+    """A problem whose operands run along K."""
+    return Problem.from_fields({**problem.fields(), "layout": "nt"})
+
+
+def _is_copied(matrix: torch.Tensor) -> bool:
+    """Whether a matrix [extent, K] has no rows that TMA can read, or one that also counts as a column."""
+    return matrix.stride(1) != 1 or matrix.stride(0) == 1 or row_alignment(matrix) < VECTOR_BYTES
+
+
+def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
+    """Describe the copies of matrices [extent, K], side by side in one allocation."""
+    shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in matrices]
+    sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, matrices, strict=True)]
+    rooms = scratch(sum(sizes), matrices[0].device).split(sizes)
+    copies = []
+    for one, shape, room in zip(matrices, shapes, rooms, strict=True):
+        place, word = placement(one), _WORD[one.element_size()]
+        stored = one.t() if place.transposed else one
+        copies.append(Copy(stored.view(word), room.view(word).view(shape), place.vector, place.transposed))
+    return copies
+
+
+def _launch(copies: Sequence[Copy]) -> Launch:
+    """The launch that fills copies."""
+    first, second = (*copies, None)[:2]
+    assert first is not None
+    constants = {
+        "FIRST_VECTOR": first.vector,
+        "FIRST_ACROSS": first.across,
+        "SECOND_VECTOR": second.vector if second else 1,
+        "SECOND_ACROSS": second is not None and second.across,
+        "BLOCK_ROWS": first.tile[0],
+        "BLOCK_COLUMNS": first.tile[1],
+    }
+    tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
+    arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
+    return Launch(copy_jit.copy_kernel, (sum(copy.tiles for copy in copies),), arguments, constants, _OPTIONS)

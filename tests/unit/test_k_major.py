@@ -1,0 +1,82 @@
+"""k_major: what it is for, what its configs are, and when it is the default."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton")
+
+from tuner import Problem
+from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.kernel import registry
+
+H200 = KNOWN["sm_90"]
+SPEC = registry.find("matmul", "k_major")
+TF32 = {"dtype": "fp32", "precision": "tf32"}
+E4M3 = {"dtype": "e4m3"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "device", "reason"),
+    [
+        (Problem(512, 512, 512, layout="nn", **TF32), KNOWN["sm_80"], "wgmma"),
+        (Problem(512, 512, 512, layout="nn", **TF32), KNOWN["sm_100"], "wgmma"),
+        (Problem(512, 512, 512, layout="nn", **TF32), INTERPRETER, "wgmma"),
+        (Problem(512, 512, 512, layout="nt", **TF32), H200, "do not run along K"),
+        (Problem(512, 512, 512, layout="nn", dtype="bf16"), H200, "do not run along K"),
+        (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="ieee"), H200, "do not run along K"),
+        (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="tf32x3"), H200, "tf32x3"),
+        (Problem(512, 512, 512, layout="nn", scaling="block", **E4M3), H200, "scales of blocks"),
+        (Problem(63, 512, 512, layout="nn", **TF32), H200, "from 64 on"),
+        (Problem(512, 63, 512, layout="nn", **TF32), H200, "from 64 on"),
+        (Problem(512, 512, 63, layout="nn", **TF32), H200, "from 64 on"),
+    ],
+    ids=str,
+)
+def test_it_says_what_it_is_not_for(problem, device, reason):
+    assert reason in (SPEC.supports(problem, device) or "")
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("operands", [TF32, E4M3, {"dtype": "int8"}, {**E4M3, "scaling": "row"}], ids=str)
+@pytest.mark.parametrize("shape", [(64, 64, 64), (300, 1000, 4096), (1023, 4097, 4095), (8192, 8192, 8192)], ids=str)
+def test_its_default_obeys_its_rules_and_its_space_has_the_inner_kernels_configs(operands, layout, shape):
+    problem = Problem(*shape, layout=layout, **operands)
+    space, config = SPEC.space(problem, H200), SPEC.default_config(problem, H200)
+    assert space.rejection(config, fatal_only=True) is None
+    configs = space.configs()
+    assert 0 < len(configs) <= 700
+    assert {one["INNER"] for one in configs} <= {"warp_specialized", "ping_pong", "split_k"}
+    assert all(one.get("LOADS", "tma") == "tma" for one in configs)
+    assert SPEC.estimate_us(config, problem, H200) > 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "first"),
+    [
+        (Problem(4096, 4096, 4096, layout="nn", **TF32), True),
+        (Problem(768, 768, 8192, layout="tn", **TF32), True),
+        (Problem(1023, 2047, 4093, layout="tn", **E4M3), True),
+        (Problem(64, 4096, 4096, layout="nn", **TF32), False),  # a copy would take longer than the loads
+        (Problem(8192, 64, 8192, layout="tn", **TF32), False),
+    ],
+    ids=str,
+)
+def test_it_is_the_default_where_copies_cost_less_than_they_bring(problem, first):
+    assert (registry.default_config(problem, H200).kernel == "k_major") == first
+
+
+def test_an_estimate_counts_the_operands_that_are_copied():
+    one, both = (Problem(2048, 2048, 2048, layout=layout, **TF32) for layout in ("nn", "tn"))
+    config = SPEC.default_config(one, H200)
+    assert SPEC.estimate_us(config, both, H200) > SPEC.estimate_us(config, one, H200) + 5
+
+
+def test_configs_of_no_inner_kernel_and_loads_by_pointers_are_refused():
+    problem = Problem(2048, 2048, 2048, layout="nn", **TF32)
+    space, config = SPEC.space(problem, H200), SPEC.default_config(problem, H200)
+    assert "expected one of" in (space.rejection(config.replace(INNER="tma")) or "")
+    split = next(
+        one for one in SPEC.space(Problem(768, 768, 8192, layout="tn", **TF32), H200).configs() if "LOADS" in one
+    )
+    assert "loaded by TMA" in (space.rejection(split.replace(LOADS="pointer")) or "")
