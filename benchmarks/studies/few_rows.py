@@ -87,6 +87,11 @@ KINDS = {
     "bf16 nt, few tiles, up to 256 rows": Kind({"dtype": "bf16", "layout": "nt"}, 16, (65, 256), columns=(64, 2304)),
     "bf16 nn, few tiles": Kind({"dtype": "bf16", "layout": "nn"}, 16, (257, 2048), columns=(64, 2304)),
     "bf16 tn, few tiles": Kind({"dtype": "bf16", "layout": "tn"}, 20, (128, 2048), columns=(64, 1024)),
+    "tf32 nn, many rows": Kind({"dtype": "fp32", "layout": "nn", "precision": "tf32"}, 8, (257, 4096)),
+    "tf32 tn, gradients of weights": Kind(
+        {"dtype": "fp32", "layout": "tn", "precision": "tf32"}, 8, (512, 8192), gradients=True
+    ),
+    "int8 nn, many rows": Kind({"dtype": "int8", "layout": "nn"}, 6, (257, 4096)),
 }
 
 
