@@ -259,6 +259,14 @@ def test_an_empty_folder_and_a_table_without_rows_are_reported(run, won, make_ta
     assert (code, "no row that can be read" in out) == (0, True)
 
 
+def test_a_folder_that_has_a_database_alone_says_how_to_verify_that(run, tmp_path):
+    (tmp_path / "winners.db").touch()
+    code, out, _ = run("verify", tmp_path)
+    assert code == 1
+    assert "no table, but the database winners.db" in out
+    assert f"tuner verify {tmp_path / 'winners.db'}" in out
+
+
 def test_an_installed_packages_tables_are_found_by_its_name(run, won, make_table, tmp_path, monkeypatch):
     folder = tmp_path / "site" / "verified" / "tuned"
     folder.mkdir(parents=True)

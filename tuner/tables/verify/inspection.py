@@ -24,6 +24,8 @@ from tuner.tables.verify.lint import Subject
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
+_NAMED = "files named <op>--<device slug>.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
@@ -89,6 +91,11 @@ def _of_folder(where: str, folder: Traversable, kind: str) -> Inspection:
     except OSError as e:
         return _result(where, kind, [], [_unreadable(where, f"cannot be listed: {e.strerror or e}")])
     paths = [path for path in listed if path.name.endswith(".json") and ("--" in path.name or _is_table(path))]
+    databases = [path for path in listed if path.name.endswith(".db")]
+    if databases and not paths:
+        type_next = f"tuner verify {shlex.quote(str(databases[0]))}"
+        found = f"no table, but the database {databases[0].name}"
+        return _result(where, kind, [], [_unreadable(where, found, _NAMED, type_next)])
     return _of_tables(where, kind, paths, [path for path in listed if path.name.endswith(table_files.KERNELS_SUFFIX)])
 
 
@@ -116,7 +123,7 @@ def _of_tables(where: str, kind: str, paths: Iterable[Traversable], binaries: Se
     tables = [subject.table for subject in subjects]
     findings += [finding for folder in binaries for finding in kernels.check(folder, tables)]
     if not subjects and not findings and not binaries:
-        findings.append(_unreadable(where, "no table in it", "files named <op>--<device slug>.json"))
+        findings.append(_unreadable(where, "no table in it", _NAMED))
     inspection = _result(where, kind, subjects, [*findings, *_twice(subjects)])
     return replace(inspection, kernels=len(binaries))
 
@@ -220,8 +227,13 @@ def _finding(place: str, slug: str, fault: Fault) -> Finding:
     return Finding(Level.ERROR, fault.check, place, slug, fault.where, fault.found, fault.expected, fault.advice)
 
 
-def _unreadable(place: str, found: str, expected: str = "a table that tuner export wrote") -> Finding:
-    return Finding(Level.ERROR, "unreadable", place, "", "", found, expected, "name another, or write it again")
+def _unreadable(
+    place: str,
+    found: str,
+    expected: str = "a table that tuner export wrote",
+    type_next: str = "name another, or write it again",
+) -> Finding:
+    return Finding(Level.ERROR, "unreadable", place, "", "", found, expected, type_next)
 
 
 def _result(where: str, kind: str, subjects: list[Subject], findings: list[Finding]) -> Inspection:
