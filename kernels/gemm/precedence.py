@@ -10,6 +10,7 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import any_height_space, any_width_space
+from tuner.kernels.gemm.k_major import problem as k_major
 from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import odd_rows, tile_resources
 from tuner.kernels.space.precedence import Line, always, on_hardware
@@ -53,13 +54,14 @@ def _one_calibrated_row(problem: Problem, device: Device) -> bool:
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:
-    """Match operands that wgmma does not take as they are stored, on Hopper, without scales of blocks.
+    """Match operands that wgmma does not take as they are stored, on Hopper: few rows, or where `k_major` serves.
 
     The cost model knows what storing operands along K takes, so that kernels of Triton's are compared, and `k_major`
     with them. Source: benchmarks/results/few-rows-h200.json, k-major-h200.json.
     """
     unsuited = tile_resources.uses_tensor_cores(problem) and not tile_resources.suits_wgmma(problem)
-    return device.features.wgmma and problem.scaling != "block" and unsuited
+    few = device.features.wgmma and problem.m <= _SWAPPED_ROWS and unsuited
+    return few or k_major.refused(problem, device) is None
 
 
 def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: ARG001

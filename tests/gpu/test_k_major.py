@@ -43,7 +43,8 @@ def test_launches_that_follow_each_other_keep_their_copies_apart():
 
 
 def test_streams_graphs_and_plans_read_the_operands_of_their_call():
-    served(Problem(384, 640, 1024, layout="nn", **TF32))
+    problem = served(Problem(384, 640, 1024, layout="nn", **TF32))
+    assert registry.default_config(problem, device.current()).kernel == SPEC.name
     sets = [(torch.randn(384, 1024, device="cuda"), torch.randn(1024, 640, device="cuda")) for _ in range(2)]
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True

@@ -21,6 +21,7 @@ ROWS = {
     "any_height_split": 840,
     "cluster_k": 200,
     "swap_ab": 200,
+    "split_k": 200,
 }
 COLUMNS, K = 1160, 1024
 
@@ -30,12 +31,19 @@ def ragged(spec: KernelSpec, problem: Problem) -> Config:
     here = device.current()
 
     def beyond(config: Config) -> bool:
-        rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
+        rows, columns = sides(config)
         by_tma = config.get("LOADS", "tma") == "tma"
         return by_tma and problem.m > rows and problem.m % rows > 0 and problem.n > columns and problem.n % columns > 0
 
     configs = filter(beyond, spec.space(problem, here).configs())
     return min(configs, key=lambda config: spec.estimate_us(config, problem, here))
+
+
+def sides(config: Config) -> tuple[int, int]:
+    """Rows and columns of a tile, those of its second width included."""
+    rest = config.integer("BLOCK_SIZE_N_REST")
+    rest_m, rest_n = (rest, 0) if config.get("SWAP_AB", False) else (0, rest)
+    return config.integer("BLOCK_SIZE_M") + rest_m, config.integer("BLOCK_SIZE_N") + rest_n
 
 
 def stored(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
@@ -55,10 +63,7 @@ def test_a_tile_moved_back_gives_the_bits_of_a_whole_one(kernel, layout, odd):
     if refused := spec.unserved(aligned, device.current()):
         pytest.skip(refused)
     config, problem = ragged(spec, aligned), Problem(m, n, K, dtype="bf16", layout=layout)
-    rows, columns = (
-        -(-extent // config.integer(name)) * config.integer(name)
-        for extent, name in ((m, "BLOCK_SIZE_M"), (n, "BLOCK_SIZE_N"))
-    )
+    rows, columns = (-(-extent // side) * side for extent, side in zip((m, n), sides(config), strict=True))
     a = stored(rows, K, transposed=layout[0] == "t")
     b = stored(K, columns, transposed=layout[1] == "t")
     bias = torch.randn(columns, device="cuda").bfloat16()
@@ -72,3 +77,34 @@ def test_a_tile_moved_back_gives_the_bits_of_a_whole_one(kernel, layout, odd):
     assert torch.equal(out, whole[:m, :n])
     out.fill_(torch.nan)
     assert room.isnan().all()
+
+
+@pytest.mark.parametrize("n", [136, 1160])
+def test_a_second_width_of_ping_pong_gives_the_bits_of_one_width(n):
+    """Of fewer columns than the tile has, both widths compute those that they share."""
+    problem, spec = Problem(840, n, K, dtype="bf16", layout="nt"), registry.find("matmul", "ping_pong")
+    if refused := spec.unserved(problem, device.current()):
+        pytest.skip(refused)
+    one, two = (
+        Config(
+            spec.name,
+            BLOCK_SIZE_M=128,
+            BLOCK_SIZE_N=128,
+            BLOCK_SIZE_N_REST=rest,
+            BLOCK_SIZE_K=64,
+            GROUP_SIZE_M=8,
+            launch_pdl=True,
+            num_stages=4,
+            num_warps=8,
+        )
+        for rest in (0, 64)
+    )
+    a, weight = stored(840, K, transposed=False), stored(K, n, transposed=True)
+    found = []
+    for config in (one, two):
+        out = torch.full((840, n), torch.nan, device="cuda", dtype=torch.bfloat16)
+        spec.launch(Operands(a, weight, out, None, problem, out), config)
+        found.append(out)
+    torch.cuda.synchronize()
+    assert not found[0].isnan().any()
+    assert torch.equal(*found)

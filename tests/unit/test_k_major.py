@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 from tuner import Problem
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.kernels.gemm.k_major.problem import computed
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "k_major")
@@ -27,9 +28,11 @@ E4M3 = {"dtype": "e4m3"}
         (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="ieee"), H200, "do not run along K"),
         (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="tf32x3"), H200, "tf32x3"),
         (Problem(512, 512, 512, layout="nn", scaling="block", **E4M3), H200, "scales of blocks"),
-        (Problem(63, 512, 512, layout="nn", **TF32), H200, "from 64 on"),
-        (Problem(512, 63, 512, layout="nn", **TF32), H200, "from 64 on"),
-        (Problem(512, 512, 63, layout="nn", **TF32), H200, "from 64 on"),
+        (Problem(64, 512, 512, layout="nn", **TF32), H200, "copies pay from"),
+        (Problem(512, 63, 512, layout="nn", **TF32), H200, "copies pay from"),
+        (Problem(512, 512, 63, layout="nn", **TF32), H200, "copies pay from"),
+        (Problem(65, 2**31 - 1, 64, layout="nn", dtype="int8"), H200, "padded sizes would exceed"),
+        (Problem(65, 512, 512, layout="tt", dtype="int8", aligned=True), H200, "a multiple of 16 bytes"),
     ],
     ids=str,
 )
@@ -39,14 +42,16 @@ def test_it_says_what_it_is_not_for(problem, device, reason):
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("operands", [TF32, E4M3, {"dtype": "int8"}, {**E4M3, "scaling": "row"}], ids=str)
-@pytest.mark.parametrize("shape", [(64, 64, 64), (300, 1000, 4096), (1023, 4097, 4095), (8192, 8192, 8192)], ids=str)
+@pytest.mark.parametrize("shape", [(65, 64, 64), (300, 1000, 4096), (1023, 4097, 4095), (8192, 8192, 8192)], ids=str)
 def test_its_default_obeys_its_rules_and_its_space_has_the_inner_kernels_configs(operands, layout, shape):
     problem = Problem(*shape, layout=layout, **operands)
     space, config = SPEC.space(problem, H200), SPEC.default_config(problem, H200)
     assert space.rejection(config, fatal_only=True) is None
     configs = space.configs()
     assert 0 < len(configs) <= 700
-    assert {one["INNER"] for one in configs} <= {"warp_specialized", "ping_pong", "split_k"}
+    inner = [spec.name for spec in registry.serving(computed(problem), H200)]
+    serving = {name for name in ("warp_specialized", "ping_pong", "split_k") if name in inner}
+    assert {one["INNER"] for one in configs} == serving
     assert all(one.get("LOADS", "tma") == "tma" for one in configs)
     assert SPEC.estimate_us(config, problem, H200) > 0
 
@@ -57,8 +62,8 @@ def test_its_default_obeys_its_rules_and_its_space_has_the_inner_kernels_configs
         (Problem(4096, 4096, 4096, layout="nn", **TF32), True),
         (Problem(768, 768, 8192, layout="tn", **TF32), True),
         (Problem(1023, 2047, 4093, layout="tn", **E4M3), True),
-        (Problem(64, 4096, 4096, layout="nn", **TF32), False),  # a copy would take longer than the loads
-        (Problem(8192, 64, 8192, layout="tn", **TF32), False),
+        (Problem(8192, 64, 8192, layout="tn", **TF32), False),  # a copy would take longer than the loads
+        (Problem(65536, 64, 4093, layout="nn", **TF32), False),  # that of A, which runs along K but is not aligned
     ],
     ids=str,
 )
@@ -70,6 +75,23 @@ def test_an_estimate_counts_the_operands_that_are_copied():
     one, both = (Problem(2048, 2048, 2048, layout=layout, **TF32) for layout in ("nn", "tn"))
     config = SPEC.default_config(one, H200)
     assert SPEC.estimate_us(config, both, H200) > SPEC.estimate_us(config, one, H200) + 5
+
+
+def test_it_changes_no_default_of_operands_that_it_does_not_serve():
+    x3 = {"dtype": "fp32", "precision": "tf32x3"}
+    kernels = {
+        Problem(4096, 4096, 4096, layout="nn", **x3): "persistent_tma",
+        Problem(1023, 2047, 4093, layout="nn", **x3): "padded",
+        Problem(4096, 4096, 48, layout="nn", dtype="int8"): "persistent_tma",
+    }
+    assert {problem: registry.default_config(problem, H200).kernel for problem in kernels} == kernels
+
+
+@pytest.mark.parametrize("operands", [TF32, {"dtype": "int8"}], ids=str)
+def test_no_range_of_the_formula_has_ms_that_it_serves_and_others(operands):
+    """Ranges end at 64; docs/lookup.md, Untuned problems."""
+    served = [m for m in range(49, 81) if SPEC.supports(Problem(m, 4096, 4096, layout="nn", **operands), H200) is None]
+    assert served == list(range(65, 81))
 
 
 def test_configs_of_no_inner_kernel_and_loads_by_pointers_are_refused():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,9 +10,8 @@ import torch
 
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
 from tuner.kernels.base.workspace import scratch
-from tuner.kernels.gemm.k_major import copy_jit
+from tuner.kernels.gemm.k_major import copy_jit, problem
 from tuner.launch.launch import Launch
-from tuner.problem import Problem
 
 _TILES = {1: (64, 128), 4: (64, 64)}
 """Rows and columns of a program's tile of a matrix as it is stored, by an element's bytes.
@@ -74,13 +72,7 @@ def along_k(operands: Operands) -> tuple[Operands, tuple[Launch, ...]]:
         for (name, matrix), copy in zip(chosen.items(), copies, strict=True)
     }
     fields = {name: view.t() if name == "b" else view for name, view in views.items()}
-    return replace(operands, **fields, problem=computed(operands.problem)), (_launch(copies),)
-
-
-@functools.lru_cache(maxsize=4096)
-def computed(problem: Problem) -> Problem:
-    """A problem whose operands run along K."""
-    return Problem.from_fields({**problem.fields(), "layout": "nt"})
+    return replace(operands, **fields, problem=problem.along_k(operands.problem)), (_launch(copies),)
 
 
 def _is_copied(matrix: torch.Tensor) -> bool:

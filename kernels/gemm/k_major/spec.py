@@ -21,12 +21,10 @@ from tuner.kernels.gemm import calibrated
 from tuner.kernels.gemm.hopper import ping_pong, warp_specialized
 from tuner.kernels.gemm.k_major import copy as copying
 from tuner.kernels.gemm.k_major import copy_jit
-from tuner.kernels.gemm.padded.problem import padded_problem
-from tuner.kernels.gemm.pointer import spec as pointer
+from tuner.kernels.gemm.k_major.problem import computed, is_copied, refused
 from tuner.kernels.gemm.small_m import split_k
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.gemm.tma import spec as tma
-from tuner.kernels.space import tile_resources
 from tuner.kernels.space.rule import rule
 from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
@@ -52,10 +50,6 @@ _INNER = {
     )
 }
 """The kernels that may multiply, by the values of INNER. Configs of `split_k` must load by TMA."""
-_GROUPS = (1, 8)
-"""Values of GROUP_SIZE_M to try."""
-_LEAST = 64
-"""M, N and K from which a copy may pay."""
 _COPY_US, _COPY_SHARE = 1.0, 0.85
 """Launch and tail of a copy, as of `padded`, and its share of the memory's bandwidth (`copy._TILES`)."""
 
@@ -76,12 +70,6 @@ def _outer(inner: Config) -> Config:
     return Config(NAME, **dict(inner.pairs), INNER=inner.kernel)
 
 
-@functools.lru_cache(maxsize=4096)
-def computed(problem: Problem) -> Problem:
-    """The problem that the inner kernel computes: along K and aligned, each size rounded up to a multiple of a unit."""
-    return copying.computed(padded_problem(problem))
-
-
 @functools.lru_cache(maxsize=1024)
 def _reasons(problem: Problem, device: Device) -> dict[str, str | None]:
     """Why each inner kernel cannot serve a problem once its operands run along K, or None if it can."""
@@ -90,16 +78,8 @@ def _reasons(problem: Problem, device: Device) -> dict[str, str | None]:
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if not device.features.wgmma:
-        return "it is for wgmma, which Hopper alone has"
-    if not tile_resources.uses_tensor_cores(problem) or tile_resources.suits_wgmma(problem):
-        return "it is for TF32 and operands of 8 bits that do not run along K"
-    if problem.scaling == "block":
-        return "scales of blocks"
-    if problem.precision == "tf32x3":
-        return "tf32x3: operands pass through registers anyway"
-    if min(problem.shape) < _LEAST:
-        return f"M, N and K are {problem.m}, {problem.n} and {problem.k}: copies pay from {_LEAST} on"
+    if reason := refused(problem, device):
+        return reason
     reasons = _reasons(problem, device)
     return None if None in reasons.values() else "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
@@ -129,7 +109,7 @@ def _proposed(name: str, problem: Problem, device: Device) -> Config | None:
 
 
 def _inner_space(name: str, problem: Problem, device: Device) -> SearchSpace:
-    return _INNER[name].spec.space(computed(problem), device).narrowed(LOADS=("tma",), GROUP_SIZE_M=_GROUPS)
+    return _INNER[name].spec.space(computed(problem), device).narrowed(LOADS=("tma",))
 
 
 @functools.lru_cache(maxsize=16)
@@ -158,8 +138,9 @@ def _shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    extents = zip((problem.m, problem.n), problem.layout, "nt", strict=True)
-    elements = sum(extent * problem.k for extent, stored, along in extents if stored != along)
+    elements = sum(
+        extent * problem.k for extent, copied in zip((problem.m, problem.n), is_copied(problem), strict=True) if copied
+    )
     copy_us = _COPY_US + 2 * elements * dtype.ITEMSIZE[problem.a_dtype] / (_COPY_SHARE * memory_bytes_per_us(device))
     return copy_us + _INNER[str(config["INNER"])].estimate_us(_inner(config), computed(problem), device)
 
@@ -198,7 +179,7 @@ SPEC = gemm_spec(
     estimate_us=_estimate_us,
     sources=(
         *(copy_jit, copying, program),
-        *(part for module in (warp_specialized, ping_pong, pointer, tma) for part in module.SOURCES),
+        *(part for module in (warp_specialized, ping_pong, tma) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
 )
