@@ -43,6 +43,7 @@ PROBLEMS = [
         op="fused_experts",
         extras={"groups": 128, "top_k": 8},
     ),
+    Problem(1000, 512, 2048, dtype="fp32", layout="tn", precision="tf32"),
 ]
 
 WAVES = [
