@@ -279,8 +279,8 @@ def _beyond(sides: Sides, loop: Loop, problem: Problem) -> tuple[int, int]:
     They count as in the trials that constants and forests are fitted to: a kernel that loads by TMA moved its last tile
     of A's rows back to end with them, where these run along K, and had rows beyond the end only where all of A is
     smaller than a tile, or than one of its two widths. Where TMA stores, the same held of B's columns, but neither of
-    kernels in Gluon nor of those that scale blocks. Today all but the last move them too; fits without such trials
-    chose no better (docs/decisions.md, 164).
+    kernels in Gluon nor of those that scale blocks. Today those in Gluon move them too, and all move rows of an A
+    stored [K, M]; fits without such trials chose no better (docs/decisions.md, 164).
     """
     rows_moved = loop.by_tma and (problem.layout[1] == "t" if loop.exchanged else problem.layout[0] == "n")
     by_triton = not (loop.specialized or loop.in_cluster or problem.scaling == "block")
