@@ -51,14 +51,15 @@ def main() -> None:
         failed = runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
         print(len(todo), "products,", sum(map(len, todo.values())), "configs, not compiled:", len(failed), flush=True)
         products = [played for problem, configs in todo.items() if (played := play(runner, problem, configs))]
-    earlier = {each["problem"]: times(each) for each in before}
-    for product in products:
-        if before:
+    compared = {}
+    if before:
+        earlier = {each["problem"]: times(each) for each in before}
+        for product in products:
             was = earlier[product["problem"]]
             product["before_over_torch"] = [was.get(config) for config in times(product)]
-    compared = compare(products) if before else {}
-    for name, told in compared.items():
-        print(name, told)
+        compared = compare(products)
+        for name, told in compared.items():
+            print(name, told)
     record.write(args.out, {"before_over_now": compared, "products": products})
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from tuner.kernels.base.operands import VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
-from tuner.kernels.base.workspace import scratch
+from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement, row_alignment
 from tuner.kernels.gemm.k_major import copy_jit, problem
+from tuner.kernels.gemm.padded.copy import padded_rows
 from tuner.launch.launch import Launch
 
 _TILES = {1: (64, 128), 4: (64, 64)}
@@ -19,8 +19,6 @@ _TILES = {1: (64, 128), 4: (64, 64)}
 Of up to nine tiles in 4 or 8 warps nearly the fastest on an H200: large matrices are read and written at 3.7 TB/s of
 float32, at 3.4 of 8 bits (by hand, not kept)."""
 _OPTIONS = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": True}
-_WORD = {1: torch.int8, 4: torch.int32}
-"""The integer type as which elements are copied, so that operands of two dtypes share one launch."""
 
 
 class Copy(NamedTuple):
@@ -28,6 +26,7 @@ class Copy(NamedTuple):
 
     Attributes:
         stored: the source as it is stored, as integers of its dtype's size; columns are contiguous if any dimension is.
+            So operands of two dtypes share one launch.
         target: [extent, lead], contiguous.
         vector: elements of one load.
         across: whether the rows of `stored` lie along K.
@@ -81,15 +80,12 @@ def _is_copied(matrix: torch.Tensor) -> bool:
 
 
 def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
-    """Describe the copies of matrices [extent, K], side by side in one allocation."""
-    shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in matrices]
-    sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, matrices, strict=True)]
-    rooms = scratch(sum(sizes), matrices[0].device).split(sizes)
+    """Describe the copies of matrices [extent, K]."""
     copies = []
-    for one, shape, room in zip(matrices, shapes, rooms, strict=True):
-        place, word = placement(one), _WORD[one.element_size()]
+    for one, target in zip(matrices, padded_rows(matrices), strict=True):
+        place = placement(one)
         stored = one.t() if place.transposed else one
-        copies.append(Copy(stored.view(word), room.view(word).view(shape), place.vector, place.transposed))
+        copies.append(Copy(stored.view(target.dtype), target, place.vector, place.transposed))
     return copies
 
 

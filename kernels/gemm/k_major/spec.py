@@ -19,6 +19,7 @@ from tuner.kernels.gemm.inner import Inner, InnerKernels
 from tuner.kernels.gemm.k_major import copy as copying
 from tuner.kernels.gemm.k_major import copy_jit
 from tuner.kernels.gemm.k_major.problem import computed, is_copied, refused
+from tuner.kernels.gemm.padded.copy import padded_rows
 from tuner.kernels.gemm.small_m import split_k
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.kernels.gemm.tma import spec as tma
@@ -39,6 +40,7 @@ _INNER = InnerKernels(
     },
     computed,
 )
+RULES = _INNER.rules()
 _COPY_US, _COPY_SHARE = 1.0, 0.85
 """Launch and tail of a copy, as of `padded`, and its share of the memory's bandwidth (`copy._TILES`)."""
 
@@ -57,7 +59,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 def space(problem: Problem, device: Device) -> SearchSpace:
     """The search space: the inner kernels' spaces."""
     axes, options = {"INNER": _INNER.able(problem, device)}, _INNER.options(problem, device)
-    return SearchSpace(NAME, problem, device, axes, _INNER.rules(), _canonical, _expand, options, _refine)
+    return SearchSpace(NAME, problem, device, axes, RULES, _canonical, _expand, options, _refine)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
@@ -107,7 +109,7 @@ SPEC = gemm_spec(
     shared_bytes=_INNER.shared_bytes,
     estimate_us=_estimate_us,
     sources=(
-        *(copy_jit, copying, program),
+        *(copy_jit, copying, padded_rows, program),
         *(part for module in (warp_specialized, ping_pong, tma) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),

@@ -87,18 +87,25 @@ def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:
     """Describe the copies of matrices, side by side in one allocation."""
     placed = [placement(matrix) for matrix in matrices]
     stored = [matrix.t() if place.transposed else matrix for matrix, place in zip(matrices, placed, strict=True)]
-    shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in stored]
-    sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, stored, strict=True)]
-    rooms = scratch(sum(sizes), matrices[0].device).split(sizes)
     copies = []
-    for one, place, shape, room in zip(stored, placed, shapes, rooms, strict=True):
-        word = _WORD[one.element_size()]
-        target = room.view(word).view(shape)
+    for one, place, target in zip(stored, placed, padded_rows(stored), strict=True):
         matrix = target.view(one.dtype)[:, : one.shape[1]]
         shifted = one.stride(1) == 1 and place.vector * one.element_size() < VECTOR_BYTES
         matrix = matrix.t() if place.transposed else matrix
-        copies.append(Copy(one.view(word), target, matrix, place.vector, shifted, place.transposed))
+        copies.append(Copy(one.view(target.dtype), target, matrix, place.vector, shifted, place.transposed))
     return copies
+
+
+def padded_rows(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Scratch memory for copies of matrices [rows, columns], side by side in one allocation.
+
+    Each is [rows, lead], its rows padded to a multiple of 128 bytes, of the integers as which elements are copied.
+    """
+    shapes = [(one.shape[0], padded_extent(one.shape[1], one.element_size())) for one in matrices]
+    sizes = [rows * lead * one.element_size() for (rows, lead), one in zip(shapes, matrices, strict=True)]
+    rooms = scratch(sum(sizes), matrices[0].device).split(sizes)
+    words = [_WORD[one.element_size()] for one in matrices]
+    return [room.view(word).view(shape) for room, word, shape in zip(rooms, words, shapes, strict=True)]
 
 
 def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:

@@ -91,12 +91,13 @@ def _of_folder(where: str, folder: Traversable, kind: str) -> Inspection:
     except OSError as e:
         return _result(where, kind, [], [_unreadable(where, f"cannot be listed: {e.strerror or e}")])
     paths = [path for path in listed if path.name.endswith(".json") and ("--" in path.name or _is_table(path))]
+    binaries = [path for path in listed if path.name.endswith(table_files.KERNELS_SUFFIX)]
     databases = [path for path in listed if path.name.endswith(".db")]
-    if databases and not paths:
+    if databases and not paths and not binaries:
         type_next = f"tuner verify {shlex.quote(str(databases[0]))}"
         found = f"no table, but the database {databases[0].name}"
         return _result(where, kind, [], [_unreadable(where, found, _NAMED, type_next)])
-    return _of_tables(where, kind, paths, [path for path in listed if path.name.endswith(table_files.KERNELS_SUFFIX)])
+    return _of_tables(where, kind, paths, binaries)
 
 
 def _is_table(path: Traversable) -> bool:
