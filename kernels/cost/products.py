@@ -15,6 +15,10 @@ WARPGROUP_ROWS = 64
 """Rows that a warpgroup multiplies (PTX ISA, wgmma.mma_async)."""
 _OPERAND_CYCLES = 20.0
 """wgmma reads 64 rows of A from shared memory for every instruction, 16 cycles at 128 B, beside width / 4 for B's."""
+_REGISTER_CYCLES = 36.0
+"""The same of a warpgroup that loads its rows of A into registers, which takes two banks' turns; fitted."""
+_EXPOSED_CYCLES = {True: 120.0, False: 100.0}
+"""Cycles of one step in which a warpgroup multiplies nothing, by whether it loads such rows ahead; fitted."""
 _FMA_CYCLES, _FMA_SUM_CYCLES = 12.0, 0.8
 """Cycles of a warp for each element along K without tensor cores, and for each of a thread's sums; fitted."""
 _FMA_SHARES = {"nt": 1.0, "nn": 0.35, "tt": 0.7, "tn": 0.25}
@@ -43,8 +47,13 @@ _SUM_CYCLES, _SUM_COLUMN_CYCLES = 310.0, 1.9
 and those for each column; fitted."""
 
 
-def cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool) -> float:
-    """One program's multiply-adds of one step along K, with operands stored as tensor cores take them."""
+def cycles(
+    sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asynchronous: bool, from_registers: bool = False
+) -> float:
+    """One program's multiply-adds of one step along K, with operands stored as tensor cores take them.
+
+    from_registers: as `reads_registers` says.
+    """
     width = sides.width
     macs = sides.rows * width * sides.length
     if not tile_resources.uses_tensor_cores(problem):
@@ -53,13 +62,30 @@ def cycles(sides: Sides, problem: Problem, device: Device, *, by_tma: bool, asyn
     rate = has.macs * 2 / size
     if asynchronous:
         instructions = sides.rows / 64 * (sides.length * size / 32)
-        multiplied = max(macs / rate, instructions * (_OPERAND_CYCLES + width / 4))
+        operand = _REGISTER_CYCLES if from_registers else _OPERAND_CYCLES
+        multiplied = max(macs / rate, instructions * (operand + width / 4))
     else:
         # Hopper's mma.sync has no 8-bit floats: they are multiplied as 16-bit ones.
         multiplied = macs / (rate * has.mma_sync_share * (0.5 if size == 1 and has.wgmma else 1.0))
-    if not has.wgmma:
+    if not has.wgmma or from_registers:
         return multiplied
     return multiplied + _transposed(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
+
+
+def reads_registers(problem: Problem, *, in_gluon: bool) -> bool:
+    """Whether wgmma reads an operand that does not run along K from registers: of 32 bits, in kernels in Gluon."""
+    size = dtype.ITEMSIZE[problem.a_dtype]
+    return in_gluon and size == 4 and tile_resources.uses_tensor_cores(problem) and problem.layout != "nt"
+
+
+def loads_ahead(sides: Sides) -> bool:
+    """Whether these registers are loaded while the step before is multiplied (`hopper.tile.loads_ahead`)."""
+    return sides.warps == 4 and sides.rows == WARPGROUP_ROWS and sides.width <= 256
+
+
+def exposed_cycles(sides: Sides) -> float:
+    """Cycles of one step in which a warpgroup waits for them, or for its last products."""
+    return _EXPOSED_CYCLES[loads_ahead(sides)]
 
 
 def cycles_of_simt(sides: Sides, problem: Problem) -> float:

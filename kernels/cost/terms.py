@@ -173,8 +173,8 @@ def _waits(tile: Tile, stages: int, steps: int) -> tuple[float, float]:
     That is latency over the loads in flight (Little's law), or the issue of its loads.
     """
     by_tma, specialized = tile.loop.by_tma, tile.loop.specialized
-    # A ring's stage is free again when the step after its own is under way; where all steps fit, none is awaited.
-    ahead = stages if tile.loop.in_cluster and steps <= stages else stages - 1 - specialized
+    # Where all steps fit, none is awaited.
+    ahead = stages if tile.loop.in_cluster and steps <= stages else stages - tile.held
     waits = max(tile.latency / max(1, ahead), tile.issue)
     by_one_warp = specialized or tile.loop.in_cluster
     return waits, _SPECIALIZED_STEP_CYCLES if by_one_warp else _STEP_CYCLES[by_tma]

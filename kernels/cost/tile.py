@@ -116,6 +116,7 @@ class Tile(NamedTuple):
         tiles_m, tiles_n: how many there are.
         beyond_m, beyond_n: rows and columns that the last of them has beyond the operands' ends, see `_beyond`.
         steps: along K, of all splits together.
+        held: stages that multiply-adds hold: their own, and that of the step before while it is under way.
         stage_bytes: of shared memory.
         sums_bytes: of shared memory, where sums that are not split are stored from there.
         asynchronous: as `tile_resources.reads_shared`.
@@ -147,6 +148,7 @@ class Tile(NamedTuple):
     beyond_m: int
     beyond_n: int
     steps: int
+    held: int
     stage_bytes: int
     sums_bytes: int
     asynchronous: bool
@@ -190,14 +192,19 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
+    from_registers = products.reads_registers(problem, in_gluon=loop.specialized or loop.in_cluster)
     if loop.simt:
         multiplied, slower = products.cycles_of_simt(sides, problem), products.simt_alone(sides)
     else:
-        multiplied = products.cycles(sides, problem, device, by_tma=loop.by_tma, asynchronous=asynchronous)
+        multiplied = products.cycles(
+            *(sides, problem, device), by_tma=loop.by_tma, asynchronous=asynchronous, from_registers=from_registers
+        )
         slower = 1.0
     alone, row_bytes = slower * multiplied / min(1.0, sides.warps / 4), problem.k * size
     if asynchronous and device.features.wgmma and not (loop.specialized or loop.in_cluster):
         alone = max(alone, products.cycles_of_sums(sides, problem))
+    if from_registers:
+        alone += products.exposed_cycles(sides)
     intake, loaded = _intake_cycles(sides, problem, by_tma=loop.by_tma)
     beyond = _beyond(sides, loop, problem)
     boxes = beyond if loop.by_tma and not loop.in_cluster else (0, 0)
@@ -217,6 +224,7 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         beyond_m=beyond[0],
         beyond_n=beyond[1],
         steps=-(-problem.k // sides.length),
+        held=1 + (products.loads_ahead(sides) if from_registers else loop.specialized),
         stage_bytes=sides.length * (sides.rows + width) * size,
         sums_bytes=sides.rows * width * 4 if loop.by_tma and asynchronous and unrounded else 0,
         asynchronous=asynchronous,

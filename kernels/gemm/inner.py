@@ -36,18 +36,18 @@ class InnerKernels:
     Attributes:
         outer: the other kernel's name.
         kernels: by the values of INNER.
-        computed: the problem that they compute, for the outer kernel's.
+        computed: the problem that one of them computes, by its name, for the outer kernel's.
         own: the outer kernel's own parameters besides INNER.
         narrowed: the values to try of some axes of their spaces.
-        refused: why a kernel cannot take the copies for a problem, beside what it says itself; or None.
+        refused: why a kernel cannot take the copies for a problem on a device, beside what it says itself; or None.
     """
 
     outer: str
     kernels: Mapping[str, Inner]
-    computed: Callable[[Problem], Problem]
+    computed: Callable[[str, Problem], Problem]
     own: tuple[str, ...] = ()
     narrowed: Mapping[str, tuple[Value, ...]] | None = None
-    refused: Callable[[str, Problem], str | None] = lambda _name, _problem: None
+    refused: Callable[[str, Problem, Device], str | None] = lambda _name, _problem, _device: None
 
     def of(self, config: Config) -> Inner:
         """The kernel that a config of the outer one names."""
@@ -85,7 +85,7 @@ class InnerKernels:
 
     def space(self, name: str, problem: Problem, device: Device) -> SearchSpace:
         """The search space of an inner kernel, without loads by pointers."""
-        found: SearchSpace = self.kernels[name].spec.space(self.computed(problem), device)
+        found: SearchSpace = self.kernels[name].spec.space(self.computed(name, problem), device)
         return found.narrowed(LOADS=("tma",), **(self.narrowed or {}))
 
     def configs(self, name: str, problem: Problem, device: Device) -> list[Config]:
@@ -94,7 +94,8 @@ class InnerKernels:
 
     def estimate_us(self, config: Config, problem: Problem, device: Device) -> float:
         """How long the product alone takes, microseconds."""
-        return self.of(config).estimate_us(self.config(config), self.computed(problem), device)
+        inner = self.config(config)
+        return self.of(config).estimate_us(inner, self.computed(inner.kernel, problem), device)
 
     def refinements(self, config: Config, problem: Problem, device: Device) -> Iterator[Config]:
         """The inner kernel's configs with options."""
@@ -110,7 +111,8 @@ class InnerKernels:
         """Shared memory of the inner kernel, an upper bound."""
         needed = self.of(config).spec.shared_bytes
         assert needed is not None
-        return needed(self.config(config), self.computed(problem), device)
+        inner = self.config(config)
+        return needed(inner, self.computed(inner.kernel, problem), device)
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the outer kernel's space that are the inner one's."""
@@ -144,9 +146,8 @@ def _inner_config(kernels: InnerKernels, config: Config) -> Config:
 
 @functools.lru_cache(maxsize=1024)
 def _reasons(kernels: InnerKernels, problem: Problem, device: Device) -> dict[str, str | None]:
-    computed = kernels.computed(problem)
     return {
-        name: kernels.refused(name, problem) or one.spec.unserved(computed, device)
+        name: kernels.refused(name, problem, device) or one.spec.unserved(kernels.computed(name, problem), device)
         for name, one in kernels.kernels.items()
     }
 

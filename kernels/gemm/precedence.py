@@ -101,11 +101,12 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:
-    """Match more than 128 rows, more than 256 of operands that `_are_compared`, without scales of blocks.
+    """Match more than 128 rows, more than 256 of operands whose kernels are all compared, without scales of blocks.
 
     With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """
-    return problem.scaling != "block" and problem.m > 128 and not _few_rows_compared(problem, device)
+    compared = _few_rows_compared(problem, device) or _by_all_loads(problem, device)
+    return problem.scaling != "block" and problem.m > 128 and not compared
 
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
@@ -231,11 +232,13 @@ TABLE = (
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
     Line(4, "warp_specialized", _few_rows_compared),
+    Line(4, "warp_specialized", _by_all_loads),
     Line(4, "any_width", _few_rows_filled_by_any_width),
     Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "any_height", _few_rows_of_fp8),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_clusters),
+    Line(4, "cluster_k", _by_all_loads),
     Line(4, "swap_ab", _by_all_loads),
     Line(4, "split_k", _by_all_loads),
     Line(4, "pointer", _by_all_loads),

@@ -11,7 +11,6 @@ from tuner.kernels.gemm.k_major import copy as copying
 from tuner.launch.launch import run
 
 DTYPES = [torch.int8, torch.float8_e4m3fn, torch.float32]
-PROBLEM = Problem(64, 64, 64, dtype="fp32", layout="tn", precision="tf32")
 
 
 def placed(rows: int, columns: int, stride: int, before: int, dtype: torch.dtype) -> torch.Tensor:
@@ -24,8 +23,16 @@ def bits(matrix: torch.Tensor) -> torch.Tensor:
     return torch.empty(matrix.shape, dtype=matrix.dtype).copy_(matrix).view(torch.int8)
 
 
-def copied(a: torch.Tensor, b: torch.Tensor) -> Operands:
-    found, launches = copying.along_k(Operands(a, b, a, None, PROBLEM, a))
+def operands_of(a: torch.Tensor, b: torch.Tensor) -> Operands:
+    names = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.float32: "fp32"}
+    precision = {"precision": "tf32"} if a.dtype == torch.float32 else {}
+    layout = ("n" if a.stride(1) == 1 else "t") + ("t" if b.stride(0) == 1 else "n")
+    shape = (a.shape[0], b.shape[1], a.shape[1])
+    return Operands(a, b, a, None, Problem(*shape, dtype=names[a.dtype], layout=layout, **precision), a)
+
+
+def copied(a: torch.Tensor, b: torch.Tensor, inner: str = "warp_specialized") -> Operands:
+    found, launches = copying.along_k(operands_of(a, b), inner)
     run(launches)
     assert torch.equal(bits(found.a), bits(a))
     assert torch.equal(bits(found.b.t()), bits(b.t()))
@@ -38,10 +45,22 @@ def test_operands_across_k_are_copied_bit_for_bit_in_one_launch(dtype, before, b
     k, m, n = 160, 208, 144
     a, b = placed(k, m, m + beyond, before, dtype).t(), placed(k, n, n + beyond, before, dtype)
     found = copied(a, b)
-    for matrix in (found.a, found.b.t()):
+    larger_stays = dtype == torch.float32 and not before % 4
+    assert (found.a is a) == larger_stays
+    for matrix in (found.b.t(),) if larger_stays else (found.a, found.b.t()):
         assert matrix.stride(1) == 1
         assert matrix.stride(0) * dtype.itemsize % 128 == 0
-    assert found.problem.layout == "nt"
+    assert found.problem.layout == ("tt" if larger_stays else "nt")
+
+
+def test_of_two_operands_of_32_bits_across_k_the_smaller_one_is_copied_or_the_one_that_is_not_aligned():
+    wide, tall = placed(160, 208, 208, 0, torch.float32), placed(160, 144, 144, 0, torch.float32)
+    assert copied(tall.t(), wide).problem.layout == "nn"
+    assert copied(wide.t(), tall).problem.layout == "tt"
+    assert copied(wide.t(), tall, "split_k").problem.layout == "nt"
+    unaligned = placed(160, 208, 209, 1, torch.float32)
+    assert copied(tall.t(), unaligned).problem.layout == "tt"
+    assert copied(unaligned.t(), tall).problem.layout == "nn"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -51,20 +70,24 @@ def test_odd_sizes(dtype, shape):
     copied(placed(k, m, m, 0, dtype).t(), placed(k, n, n, 0, dtype))
 
 
-def test_what_runs_along_k_stays_where_it_is_unless_tma_cannot_read_it():
-    along, across = placed(96, 160, 160, 0, torch.float32), placed(160, 80, 80, 0, torch.float32)
-    assert copied(along, across).a is along
-    weight = along.t()
-    assert copied(across.t(), weight).b is weight
-    unaligned = placed(96, 160, 161, 1, torch.float32)
-    assert copied(unaligned, across).a is not unaligned
-    operands = Operands(along, weight, along, None, PROBLEM, along)
-    assert copying.along_k(operands) == (operands, ())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_runs_along_k_stays_where_it_is_unless_tma_cannot_read_it(dtype):
+    along, across = placed(96, 160, 160, 0, dtype), placed(160, 80, 80, 0, dtype)
+    weight, unaligned = along.t(), placed(96, 160, 161, 1, dtype)
+    found = copied(unaligned, across)
+    assert found.a is not unaligned
+    # Registers feed one operand of 32 bits that does not run along K.
+    assert (found.b is across) == (dtype == torch.float32)
+    if dtype != torch.float32:
+        assert copied(along, across).a is along
+        assert copied(across.t(), weight).b is weight
+    for operands in (operands_of(along, weight), *([operands_of(along, across)] if dtype == torch.float32 else ())):
+        assert copying.along_k(operands, "warp_specialized") == (operands, ())
 
 
 def test_one_column_of_b_is_copied_because_it_also_counts_as_a_row():
-    found = copied(placed(96, 160, 160, 0, torch.float32), placed(160, 1, 1, 0, torch.float32))
-    assert found.b.stride() == (1, 160)
+    found = copied(placed(96, 160, 160, 0, torch.int8), placed(160, 1, 1, 0, torch.int8))
+    assert found.b.stride() == (1, 256)
 
 
 def test_operands_of_any_strides_and_of_two_dtypes():

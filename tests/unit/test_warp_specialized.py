@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 
 from tuner import Config, Problem
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.kernels.cost import products
+from tuner.kernels.cost.tile import Sides
 from tuner.kernels.gemm.hopper import resources
+from tuner.kernels.gemm.hopper import tile as hopper_tile
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "warp_specialized")
@@ -23,6 +29,9 @@ UNSERVED = [
     (Problem(4096, 4096, 4096, dtype="fp32"), "sm_90", "float32"),
     (Problem(4096, 4096, 4096, dtype="fp32", precision="tf32x3"), "sm_90", "tf32x3"),
     (Problem(4096, 4096, 4096, dtype="e4m3", layout="nn"), "sm_90", "along K"),
+    (Problem(4096, 4096, 4096, dtype="fp32", precision="tf32", layout="tn"), "sm_90", "along K"),
+    (Problem(32, 4096, 4096, dtype="fp32", precision="tf32", layout="tt"), "sm_90", "M is 32"),
+    (Problem(512, 4096, 4096, dtype="fp32", precision="tf32", layout="nn", invariant=True), "sm_90", "registers"),
     (Problem(4096, 4096, 16, dtype="bf16"), "sm_90", "K is 16"),
     (Problem(4096, 4096, 64, dtype="e4m3", layout="nt", scaling="block"), "sm_90", "K is 64"),
     (Problem(4096, 32, 4096, dtype="bf16"), "sm_90", "N is 32"),
@@ -44,6 +53,8 @@ KINDS = [
     {"dtype": "e4m3", "layout": "nt", "scaling": "block"},
     {"dtype": "int8", "layout": "nt", "scaling": "row"},
     {"dtype": "fp32", "layout": "nt", "precision": "tf32"},
+    {"dtype": "fp32", "layout": "nn", "precision": "tf32"},
+    {"dtype": "fp32", "layout": "tt", "precision": "tf32"},
 ]
 
 
@@ -77,6 +88,49 @@ def test_few_rows_of_a_are_seen_as_few_columns():
         assert config["SWAP_AB"]
         assert (shown.m, shown.n) == (4096, 16)
         assert inner["BLOCK_SIZE_M"] == config["BLOCK_SIZE_N"] >= 64
+
+
+TF32 = {"dtype": "fp32", "precision": "tf32"}
+
+
+@pytest.mark.parametrize("shape", [(16, 4096, 4096), (300, 1000, 1024), (8192, 8192, 8192)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_an_operand_of_32_bits_that_does_not_run_along_k_is_the_first_one_of_the_products(layout, shape):
+    problem = Problem(*shape, layout=layout, **TF32)
+    if SPEC.supports(problem, H200):
+        assert (layout, shape[0]) == ("tt", 16)
+        return
+    configs = SPEC.space(problem, H200).configs()
+    assert configs
+    for config in configs:
+        assert config["SWAP_AB"] == (layout == "nn")
+        assert resources.as_computed(config, problem)[1].layout == "tt"
+        assert "num_ctas" not in config
+
+
+def test_what_registers_cannot_feed_is_refused():
+    space = SPEC.space(Problem(4096, 4096, 4096, layout="nn", **TF32), H200)
+    config = PLAIN.replace(SWAP_AB=True, BLOCK_SIZE_K=32, BLOCK_SIZE_M=256, EPILOGUE_PARTS=4, num_stages=3)
+    assert space.rejection(config) is None
+    assert "SWAP_AB" in space.rejection(config.replace(SWAP_AB=False), fatal_only=True)
+    assert "clusters" in space.rejection(config.replace(num_ctas=2), fatal_only=True)
+    tall = config.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=256, BLOCK_SIZE_N_REST=64, BLOCK_SIZE_K=16, EPILOGUE_PARTS=2)
+    assert "192 sums, 128 fit" in space.rejection(tall, fatal_only=True)
+
+
+def test_the_cost_model_knows_which_tiles_load_registers_ahead():
+    for problem in (Problem(200, 4096, 4096, layout="nn", **TF32), Problem(4096, 4096, 4096, layout="tt", **TF32)):
+        found = set()
+        for config in SPEC.space(problem, H200).configs():
+            inner, _ = resources.as_computed(config, problem)
+            fixed = SimpleNamespace(**inner, WARPGROUPS=resources.warpgroups(config))
+            ahead = products.loads_ahead(Sides.of(inner))
+            assert hopper_tile.loads_ahead.fn(fixed) == ahead
+            found.add(ahead)
+            part = hopper_tile.part_of_step.fn(fixed)
+            assert inner.integer("BLOCK_SIZE_K") % part == 0
+            assert part * inner.integer("BLOCK_SIZE_N") >= 2048 or part == inner["BLOCK_SIZE_K"]
+        assert found == {True, False}
 
 
 def test_two_programs_reside_only_where_both_rings_fit():

@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     warpgroup_mma,
+    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 
@@ -23,7 +24,7 @@ from tuner.kernels.gemm.hopper.cluster import barriers_of, line_of, rank_of, sta
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, synchronize
-from tuner.kernels.gemm.hopper.tile import columns_of, following, layout_of
+from tuner.kernels.gemm.hopper.tile import columns_of, following, from_registers, in_registers, layout_of
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,26 @@ def load_stage(descriptors, buffers, ready, stage, place, step, FIXED: gl.conste
     load_block(b_desc, start_k, start_n, barrier, b_buffers.index(stage), FIXED.B_TRANSPOSED, False)
 
 
+@gluon.constexpr_function
+def stage_bytes(dtype, FIXED):  # noqa: ANN201
+    """Bytes of one step along K of both operands."""
+    return (FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N) * FIXED.BLOCK_SIZE_K * dtype.primitive_bitwidth // 8
+
+
+@gluon.jit
+def reload_stage(  # noqa: ANN201, PLR0917
+    descriptors, buffers, ready, stage, place, first, step, steps, FIXED: gl.constexpr
+):
+    """Once the step before this stage's is done, load the next step that is not loaded yet in its place."""
+    after = step - 1 + FIXED.STAGES
+    STEP_BYTES: gl.constexpr = stage_bytes(descriptors[0].dtype, FIXED)
+    if (step > 0) & (after < steps):
+        synchronize()
+        free = gl.where(stage == 0, FIXED.STAGES - 1, stage - 1)
+        mbarrier.expect(ready.index(free), STEP_BYTES)
+        load_stage(descriptors, buffers, ready, free, place, first + after, FIXED)
+
+
 @gluon.jit
 def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Sum the products of `steps` steps along K from `first` on, and reload the ring's stages meanwhile."""
@@ -99,7 +120,6 @@ def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.conste
     ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
     STAGES: gl.constexpr = FIXED.STAGES
-    STEP_BYTES: gl.constexpr = (ROWS + COLUMNS) * FIXED.BLOCK_SIZE_K * a_buffers.dtype.primitive_bitwidth // 8
     LAYOUT: gl.constexpr = layout_of(COLUMNS, a_buffers.dtype, gl.num_ctas())
     sums = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
     products = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
@@ -118,16 +138,50 @@ def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.conste
         else:
             sums = warpgroup_mma(a, b, sums, is_async=True)
             sums = warpgroup_mma_wait(1, deps=(sums,))
-        # The previous step is done, so its stage can take the next step that is not loaded yet.
-        after = step - 1 + STAGES
-        if (step > 0) & (after < steps):
-            synchronize()
-            free = gl.where(stage == 0, STAGES - 1, stage - 1)
-            mbarrier.expect(ready.index(free), STEP_BYTES)
-            load_stage(descriptors, buffers, ready, free, place, first + after, FIXED)
+        reload_stage(descriptors, buffers, ready, stage, place, first, step, steps, FIXED)
         stage, phase = following(stage, phase, STAGES)
         blocks.release_midway(step, steps, FIXED.PDL, FIXED.TRIGGER)
     return warpgroup_mma_wait(0, deps=(sums,))
+
+
+@gluon.jit
+def sum_range_from_registers(descriptors, buffers, ready, place, first, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+    """Do as `sum_range` does with A from registers; two steps take turns, as in `tile.sum_from_registers`."""
+    LAYOUT: gl.constexpr = layout_of(FIXED.BLOCK_SIZE_N, buffers[0].dtype, gl.num_ctas())
+    ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M
+    COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N
+    sums = gl.zeros((ROWS, COLUMNS), gl.float32, LAYOUT)
+    stage = 0
+    phase = 0
+    sums = step_from_registers(sums, descriptors, buffers, ready, stage, phase, place, first, 0, steps, FIXED)
+    stage, phase = following(stage, phase, FIXED.STAGES)
+    sums = warpgroup_mma_init(warpgroup_mma_wait(0, deps=(sums,)))
+    for pair in range((steps - 1) // 2):
+        step = 2 * pair + 1
+        sums = step_from_registers(sums, descriptors, buffers, ready, stage, phase, place, first, step, steps, FIXED)
+        stage, phase = following(stage, phase, FIXED.STAGES)
+        step += 1
+        sums = step_from_registers(sums, descriptors, buffers, ready, stage, phase, place, first, step, steps, FIXED)
+        stage, phase = following(stage, phase, FIXED.STAGES)
+    if steps % 2 == 0:
+        step = steps - 1
+        sums = step_from_registers(sums, descriptors, buffers, ready, stage, phase, place, first, step, steps, FIXED)
+    return warpgroup_mma_wait(0, deps=(sums,))
+
+
+@gluon.jit
+def step_from_registers(  # noqa: ANN201, PLR0917
+    sums, descriptors, buffers, ready, stage, phase, place, first, step, steps, FIXED: gl.constexpr
+):
+    """Load a step's rows of A while the step before is multiplied; await that, load into its stage, start this one."""
+    a_buffers, b_buffers = buffers
+    mbarrier.wait(ready.index(stage), phase)
+    a = a_buffers.index(stage).permute((1, 0)).load(in_registers(FIXED.BLOCK_SIZE_N, a_buffers.dtype, gl.num_ctas()))
+    sums = warpgroup_mma_wait(0, deps=(sums,))
+    sums = warpgroup_mma(a, columns_of(b_buffers.index(stage), FIXED.B_TRANSPOSED), sums, is_async=True)
+    reload_stage(descriptors, buffers, ready, stage, place, first, step, steps, FIXED)
+    blocks.release_midway(step, steps, FIXED.PDL, FIXED.TRIGGER)
+    return sums
 
 
 @gluon.jit(
@@ -189,7 +243,7 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     all_steps = blocks.count_blocks(K, BLOCK_SIZE_K)
     first = all_steps * rank // CTAS
     steps = all_steps * (rank + 1) // CTAS - first
-    STEP_BYTES: gl.constexpr = (BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * a_desc.dtype.primitive_bitwidth // 8
+    STEP_BYTES: gl.constexpr = stage_bytes(a_desc.dtype, FIXED)
     for stage in gl.static_range(STAGES):
         mbarrier.expect(ready.index(stage), STEP_BYTES, pred=stage < steps)
     if PREFETCH > 0:
@@ -204,7 +258,10 @@ def cluster_k_kernel(  # noqa: ANN201, PLR0917
     for stage in gl.static_range(STAGES):
         if stage < steps:
             load_stage(descriptors, buffers, ready, stage, place, first + stage, FIXED)
-    sums = sum_range(descriptors, buffers, ready, place, first, steps, FIXED)
+    if from_registers(a_desc.dtype, FIXED):
+        sums = sum_range_from_registers(descriptors, buffers, ready, place, first, steps, FIXED)
+    else:
+        sums = sum_range(descriptors, buffers, ready, place, first, steps, FIXED)
     blocks.release_last(PDL, TRIGGER)
     send(sums, parts, arrived, rank, CTAS)
     if rank < owners_of(BLOCK_SIZE_N, CTAS):

@@ -31,6 +31,8 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := specialized_space.supports(problem, device):
         return reason
+    if resources.through_registers(problem):
+        return f"{problem.a_dtype} in layout {problem.layout}: it reads operands along K alone"
     if resources.by_steps(problem):
         return "it sums in the tensor cores alone: registers for each step's products are those of the other tile"
     if problem.m < FEWEST_ROWS:

@@ -29,6 +29,11 @@ def by_steps(problem: Problem) -> bool:
     return problem.scaling == "block" or (dtype.is_fp8(problem.a_dtype) and not problem.fast_accum)
 
 
+def through_registers(problem: Problem) -> bool:
+    """Whether one operand of 32 bits does not run along K, which wgmma can only read from registers, as its A."""
+    return dtype.ITEMSIZE[problem.a_dtype] == 4 and problem.layout in ("nn", "tt")
+
+
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
     """A config and its problem as the device computes them, which with SWAP_AB are those of the transposed output."""
     if not config.get("SWAP_AB", False):

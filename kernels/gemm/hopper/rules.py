@@ -7,7 +7,16 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import cluster_sizes
-from tuner.kernels.gemm.hopper.resources import as_computed, by_steps, held_sums, sum_parts, tiles, warpgroups, width
+from tuner.kernels.gemm.hopper.resources import (
+    as_computed,
+    by_steps,
+    held_sums,
+    sum_parts,
+    through_registers,
+    tiles,
+    warpgroups,
+    width,
+)
 from tuner.kernels.space import refinements, tile_resources
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
@@ -26,10 +35,14 @@ _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
 """Bytes of one row of a stage along K."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
+_MOST_BESIDE_ROWS = 128
+"""The same where its registers hold two of 128 rows of A, too; with 192 sums ptxas makes products follow each other."""
 
 
 @rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", reads=("BLOCK_SIZE_M", "SWAP_AB"))
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    if through_registers(problem):
+        return None  # its layout decides
     if config.get("SWAP_AB", False):
         return f"SWAP_AB for {problem.m} rows of A" if problem.m > MOST_SWAPPED_ROWS else None
     rows = config.integer("BLOCK_SIZE_M")
@@ -57,6 +70,16 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     if parts not in (1, 2, 4) or columns // parts < 16:
         return f"{parts} parts of {columns} columns: 1, 2 or 4, of 16 or more"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
+
+
+@rule("from registers", "PTX ISA, wgmma.mma_async: only A may come from registers", fatal=True)
+def _from_registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
+    """Why registers cannot feed an operand that does not run along K, as `tile.sum_from_registers` has it, or None."""
+    if not through_registers(problem):
+        return None
+    if problem.layout[0] == "n":
+        return "registers feed A, it is B that does not run along K: SWAP_AB"
+    return "clusters: Triton loads no slices into registers there" if refinements.NUM_CTAS in config else None
 
 
 @rule("pair of widths", "the kernel's own", reads=_SIDES)
@@ -104,6 +127,8 @@ def _three(config: Config, problem: Problem, device: Device) -> str | None:
 )
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     held, most = held_sums(config, problem), _MOST_SUMS[min(3, warpgroups(config))]
+    if through_registers(problem) and config.integer("BLOCK_SIZE_M") == 128 * warpgroups(config):
+        most = _MOST_BESIDE_ROWS
     return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
 
 
@@ -168,6 +193,7 @@ def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None
 _AS_COMPUTED = (
     _shape,
     _rows,
+    _from_registers,
     _clusters,
     _idle_blocks,
     _sums,

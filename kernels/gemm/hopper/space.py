@@ -19,6 +19,7 @@ from tuner.kernels.gemm.hopper.resources import (
     elsewhere,
     shared_bytes,
     stage_bytes,
+    through_registers,
     tiles,
     warpgroups,
     width,
@@ -41,6 +42,8 @@ _FEWEST_STAGES = {1: 3, 2: 3, 3: 4}
 """The fewest stages by the number of warpgroups. Three warpgroups with 3 stages took 1.05 times as long as two with 4
 (3072x3072x3072 tf32 on an H200)."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
+_FEWEST_TRANSPOSED_ROWS = 33
+"""Rows of A where registers feed it, so that operands are not exchanged."""
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -52,12 +55,24 @@ def supports(problem: Problem, device: Device) -> str | None:
         return "it adds each step's products in registers, the kernels that serve every M let Triton do so"
     if problem.precision not in ("default", "tf32"):
         return f"no {problem.precision}: its products are single wgmma instructions"
-    if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt":
-        return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
+    if reason := _cannot_read(problem):
+        return reason
     shortest = SCALE_GROUP // 2 + 1 if problem.scaling == "block" else SHORTEST_ROW // dtype.ITEMSIZE[problem.a_dtype]
     if problem.k < shortest:
         return f"K is {problem.k}: a stage along K would be more than half empty, it takes {shortest} or more"
     return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
+
+
+def _cannot_read(problem: Problem) -> str | None:
+    """Why operands cannot be read as they are stored, or None."""
+    if through_registers(problem):
+        if problem.invariant:
+            return "an operand through registers: that it sums in the order of others has not been looked into"
+        few = problem.layout == "tt" and problem.m < _FEWEST_TRANSPOSED_ROWS
+        return f"M is {problem.m}: a tile has 64 rows, more than half of them would be padding" if few else None
+    if dtype.ITEMSIZE[problem.a_dtype] == 2 or problem.layout == "nt":
+        return None
+    return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
 
 
 def space(problem: Problem, device: Device) -> SearchSpace:
@@ -74,8 +89,9 @@ def _in_pairs(config: Config, problem: Problem, device: Device) -> tuple[Config,
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     """Every parameter's values, except that `expand` finds those of the axes with a single value here."""
     size, few = dtype.ITEMSIZE[problem.a_dtype], problem.m <= FEW_ROWS
+    exchanged = (False, True) if problem.m <= MOST_SWAPPED_ROWS else (False,)
     return {
-        "SWAP_AB": (False, True) if problem.m <= MOST_SWAPPED_ROWS else (False,),
+        "SWAP_AB": (problem.layout == "nn",) if through_registers(problem) else exchanged,
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, THREE, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
         "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
@@ -117,6 +133,8 @@ def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[
 
 def _clustered(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile in clusters if they pay: for few rows of A, or for odd rows, where blocks share the larger side."""
+    if through_registers(problem):
+        return
     for ctas in cluster_sizes.worth_trying(problem.m, tiles(config, problem), device):
         yield config.replace(num_ctas=ctas)
     if any(odd_rows.odd(problem)):

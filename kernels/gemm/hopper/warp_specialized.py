@@ -30,7 +30,7 @@ from tuner.kernels.gemm.hopper import warp_specialized_jit as warp_specialized_k
 from tuner.kernels.gemm.hopper.arrivals import Arrivals
 from tuner.kernels.gemm.hopper.cluster import everywhere
 from tuner.kernels.gemm.hopper.resources import shared_bytes
-from tuner.kernels.gemm.hopper.rules import FEW_ROWS
+from tuner.kernels.gemm.hopper.rules import FEW_ROWS, MOST_SWAPPED_ROWS
 from tuner.kernels.gemm.hopper.space import NAME, space, supports, variants
 from tuner.kernels.gemm.hopper.tile import buffers_of_rows
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
@@ -244,11 +244,12 @@ def is_usual(group: int, tile: Config, problem: Problem, device: Device) -> bool
 
     Elsewhere tiles that read the same columns of B are neighbours, as in what wins.
     """
-    if resources.tiles(*resources.as_computed(tile, problem)) <= device.sm_count:
+    inner, computed = resources.as_computed(tile, problem)
+    if resources.tiles(inner, computed) <= device.sm_count:
         return True
-    if tile.get("SWAP_AB", False):
+    if tile.get("SWAP_AB", False) and problem.m <= MOST_SWAPPED_ROWS:
         return group == 1
-    return group >= min(_WIDE_GROUP, -(-problem.m // tile.integer("BLOCK_SIZE_M")))
+    return group >= min(_WIDE_GROUP, -(-computed.m // inner.integer("BLOCK_SIZE_M")))
 
 
 def _shortlist(tried: SearchSpace, problem: Problem, device: Device) -> dict[Config, Terms]:

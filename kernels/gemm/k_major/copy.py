@@ -55,14 +55,16 @@ class Copy(NamedTuple):
         return _TILES[self.stored.element_size()]
 
 
-def along_k(operands: Operands) -> tuple[Operands, tuple[Launch, ...]]:
-    """Operands that run along K in rows that TMA can read, and the launch that fills the copies among them, if any.
+def along_k(operands: Operands, inner: str) -> tuple[Operands, tuple[Launch, ...]]:
+    """Operands of an inner kernel, and the launch that fills the copies among them, if any.
 
-    An operand is copied if it does not run along K, or if TMA cannot read it. The copies' memory comes from torch's
-    allocator, which reuses it in the order of the current stream, or of the graph that is being captured.
+    Which operands these are `problem.chosen` says. The copies' memory comes from torch's allocator, which reuses it in
+    the order of the current stream, or of the graph that is being captured.
     """
     matrices = {"a": operands.a, "b": operands.b.t()}
-    chosen = {name: matrix for name, matrix in matrices.items() if _is_copied(matrix)}
+    (a, b), (a_read, b_read) = map(_is_along_k, matrices.values()), map(_is_read, matrices.values())
+    copied = problem.chosen(inner, operands.problem, (a, b), (a_read, b_read))
+    chosen = {name: matrix for (name, matrix), one in zip(matrices.items(), copied, strict=True) if one}
     if not chosen:
         return operands, ()
     copies = _copies(list(chosen.values()))
@@ -71,12 +73,17 @@ def along_k(operands: Operands) -> tuple[Operands, tuple[Launch, ...]]:
         for (name, matrix), copy in zip(chosen.items(), copies, strict=True)
     }
     fields = {name: view.t() if name == "b" else view for name, view in views.items()}
-    return replace(operands, **fields, problem=problem.along_k(operands.problem)), (_launch(copies),)
+    return replace(operands, **fields, problem=problem.along_k(operands.problem, copied)), (_launch(copies),)
 
 
-def _is_copied(matrix: torch.Tensor) -> bool:
-    """Whether a matrix [extent, K] has no rows that TMA can read, or one that also counts as a column."""
-    return matrix.stride(1) != 1 or matrix.stride(0) == 1 or row_alignment(matrix) < VECTOR_BYTES
+def _is_along_k(matrix: torch.Tensor) -> bool:
+    """Whether a matrix [extent, K] has contiguous rows, and none that also counts as a column."""
+    return bool(matrix.stride(1) == 1 != matrix.stride(0))
+
+
+def _is_read(matrix: torch.Tensor) -> bool:
+    """Whether TMA can read a matrix's rows or columns."""
+    return row_alignment(matrix) >= VECTOR_BYTES
 
 
 def _copies(matrices: Sequence[torch.Tensor]) -> list[Copy]:

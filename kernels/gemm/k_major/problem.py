@@ -8,28 +8,59 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import cannot_align
 from tuner.kernels.gemm.padded.problem import cannot_pad, copied_operands, padded_problem
 from tuner.kernels.space import tile_resources
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
 
 _FEWEST_ROWS, _LEAST = 65, 64
 """M from which a copy may pay, with which a range of the formula begins (docs/lookup.md), and N and K."""
+FROM_REGISTERS = "warp_specialized"
+"""The inner kernel that reads an operand of 32 bits from registers where it does not run along K."""
+_TILE, _LONG_K = 128, 2048
+"""Rows and columns of the tiles of which there must be few, and K, for sums of 32 bits to be split."""
 
 
 @functools.lru_cache(maxsize=4096)
-def along_k(problem: Problem) -> Problem:
-    """A problem whose operands run along K."""
-    return Problem.from_fields({**problem.fields(), "layout": "nt"})
+def along_k(problem: Problem, copied: tuple[bool, bool]) -> Problem:
+    """A problem whose copied operands run along K, A and B."""
+    a, b = ("n" if copied[0] else problem.layout[0]), ("t" if copied[1] else problem.layout[1])
+    return Problem.from_fields({**problem.fields(), "layout": a + b})
 
 
 @functools.lru_cache(maxsize=4096)
-def computed(problem: Problem) -> Problem:
-    """The problem that the inner kernel computes: along K and aligned, each size rounded up to a multiple of a unit."""
-    return along_k(padded_problem(problem))
+def computed(inner: str, problem: Problem) -> Problem:
+    """The problem that an inner kernel computes: aligned, each size rounded up to a multiple of a unit."""
+    return along_k(padded_problem(problem), is_copied(inner, problem))
 
 
-def is_copied(problem: Problem) -> tuple[bool, bool]:
-    """Whether A and B are copied: those that do not run along K, or that TMA cannot read."""
-    unread = copied_operands(problem, "none")
-    return problem.layout[0] != "n" or "a" in unread, problem.layout[1] != "t" or "b" in unread
+def is_copied(inner: str, problem: Problem) -> tuple[bool, bool]:
+    """Whether A and B are copied for an inner kernel."""
+    unread, along = copied_operands(problem, "none"), (problem.layout[0] == "n", problem.layout[1] == "t")
+    return chosen(inner, problem, along, ("a" not in unread, "b" not in unread))
+
+
+def chosen(inner: str, problem: Problem, along: tuple[bool, bool], readable: tuple[bool, bool]) -> tuple[bool, bool]:
+    """Which operands to copy, A and B, by whether they run along K and whether TMA can read them as they are stored.
+
+    In `warp_specialized` registers can feed one operand of 32 bits that does not run along K. Of two the smaller one is
+    copied.
+    """
+    a, b = (not one for one in readable)
+    if inner != FROM_REGISTERS or dtype.ITEMSIZE[problem.a_dtype] == 1:
+        return a or not along[0], b or not along[1]
+    if a or b or any(along):
+        return a, b
+    return problem.m < problem.n, problem.m >= problem.n
+
+
+def refused_inner(inner: str, problem: Problem, device: Device) -> str | None:
+    """Why copies for an inner kernel cannot pay for a problem that is not `refused`, or None."""
+    if not any(is_copied(inner, problem)):
+        return f"one operand runs along K, `{inner}` reads the other one as it is stored"
+    if dtype.ITEMSIZE[problem.a_dtype] == 1 or inner == FROM_REGISTERS or all(is_copied(FROM_REGISTERS, problem)):
+        return None
+    tiles = -(-problem.m // _TILE) * -(-problem.n // _TILE)
+    if inner == "split_k" and 2 * tiles <= device.sm_count and problem.k >= _LONG_K:
+        return None
+    return f"`{FROM_REGISTERS}` reads one operand as it is stored, and no sum need be split"
 
 
 def refused(problem: Problem, device: Device) -> str | None:

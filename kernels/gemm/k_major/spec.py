@@ -6,6 +6,7 @@ or multiply by the slower `mma.sync`. A config names the kernel that multiplies 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from tuner.hardware.device import Device
@@ -18,7 +19,7 @@ from tuner.kernels.gemm.hopper import ping_pong, warp_specialized
 from tuner.kernels.gemm.inner import Inner, InnerKernels
 from tuner.kernels.gemm.k_major import copy as copying
 from tuner.kernels.gemm.k_major import copy_jit
-from tuner.kernels.gemm.k_major.problem import computed, is_copied, refused
+from tuner.kernels.gemm.k_major.problem import computed, is_copied, refused, refused_inner
 from tuner.kernels.gemm.padded.copy import padded_rows
 from tuner.kernels.gemm.small_m import split_k
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -27,7 +28,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "k_major"
-VERSION = 1
+VERSION = 2
 _INNER = InnerKernels(
     NAME,
     {
@@ -39,6 +40,7 @@ _INNER = InnerKernels(
         )
     },
     computed,
+    refused=refused_inner,
 )
 RULES = _INNER.rules()
 _COPY_US, _COPY_SHARE = 1.0, 0.85
@@ -47,7 +49,7 @@ _COPY_US, _COPY_SHARE = 1.0, 0.85
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
     """The launch that copies, if anything must be copied, and that of the inner kernel."""
-    turned, copies = copying.along_k(operands)
+    turned, copies = copying.along_k(operands, str(config["INNER"]))
     return (*copies, *_INNER.program(turned, config))
 
 
@@ -71,7 +73,7 @@ def default_config(problem: Problem, device: Device) -> Config:
 
 def _proposed(name: str, problem: Problem, device: Device) -> Config | None:
     """An inner kernel's default; if that loads by pointers, the least estimated config that does not."""
-    inner = computed(problem)
+    inner = computed(name, problem)
     config = _INNER.kernels[name].spec.default_config(inner, device)
     if config.get("LOADS", "tma") == "tma":
         return config
@@ -91,9 +93,8 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    elements = sum(
-        extent * problem.k for extent, copied in zip((problem.m, problem.n), is_copied(problem), strict=True) if copied
-    )
+    copied = is_copied(str(config["INNER"]), problem)
+    elements = problem.k * sum(itertools.compress((problem.m, problem.n), copied))
     copy_us = _COPY_US + 2 * elements * dtype.ITEMSIZE[problem.a_dtype] / (_COPY_SHARE * memory_bytes_per_us(device))
     return copy_us + _INNER.estimate_us(config, problem, device)
 

@@ -42,7 +42,7 @@ def _plain(terms: Callable[[Config, Problem, Device], Terms]) -> Callable[[Confi
     return lambda config, problem, device: terms(config, problem, device).us
 
 
-def _refused(name: str, problem: Problem) -> str | None:
+def _refused(name: str, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if name == warp_specialized.SPEC.name and problem.k == 1 and dtype.ITEMSIZE[problem.a_dtype] != 2:
         # If B is one row with strides of 1, it also counts as stored along N, and is then not copied.
         return f"K is 1: wgmma reads {problem.a_dtype} along K alone"
@@ -63,7 +63,7 @@ _INNER = InnerKernels(
             warp_specialized.SPEC, warp_specialized.program, _plain(warp_specialized.terms)
         ),
     },
-    padded_problem,
+    lambda _name, problem: padded_problem(problem),
     own=("PAD", CHUNK_SIZE_K),
     narrowed={"GROUP_SIZE_M": (1, 8)},  # other orders of tiles differ too little here to be worth measuring
     refused=_refused,

@@ -102,7 +102,7 @@ FAULTS = {
         WIDE_TILES,
     ),
     "a stage released that was not read": Fault(
-        f"{HOPPER}.tile", "FIXED.CTAS, pred=step > 0)", "FIXED.CTAS)", MANY_TILES
+        f"{HOPPER}.tile", "FIXED.CTAS, pred=step > 0)\n        stage", "FIXED.CTAS)\n        stage", MANY_TILES
     ),
     "sums stored before they were there": Fault(
         f"{HOPPER}.tile",
