@@ -90,11 +90,23 @@ def test_what_serves_in_place_of_a_compile_is_explained_and_a_nonsense_value_is_
     assert err.startswith("tuner: $TUNER_STRICT is 'maybe': expected 1")
 
 
-@pytest.mark.parametrize("option", [("--layout", "nt"), ("--scaling", "row"), ("--invariant",)])
+@pytest.mark.parametrize(
+    "option", [("--layout", "nt"), ("--scaling", "row"), ("--precision", "tf32"), ("--invariant",)]
+)
 def test_what_a_problem_says_itself_is_no_option(run, option):
     code, out, err = run("lookup", "--kernel", "matmul", "--problem", "M=8,N=64,K=64", *option)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{option[0]} is for a shape: type it in --problem" in err
+
+
+def test_tf32_is_asked_for_by_an_option_and_so_is_its_command(run):
+    asked = ("64x512x256", "--dtype", "fp32", "--layout", "nt")
+    code, out, _ = run("lookup", *asked, "--precision", "tf32", "--device", "sm_90")
+    assert code == 1
+    assert out.startswith("matmul 64x512x256 float32 nt tf32 on ")
+    typed = "tuner run --shape 1-512x512x256 --dtype float32 --layout nt --precision tf32"
+    assert typed in out
+    assert "--precision" not in run("lookup", *asked, "--device", "sm_90")[1]
 
 
 def test_json_holds_the_whole_answer(run, db):

@@ -205,6 +205,8 @@ def test_a_forecast_of_many_problems_says_how_long_it_takes(tmp_path, monkeypatc
         (["--shape", "64x64x64", "--layout", "xx"], 2, "unknown layout 'xx': expected one of nn, nt, tn, tt"),
         (["--suite", "demo", "--dtype", "bf16"], 2, "--dtype is for problems by --shape: a suite says its own"),
         (["--suite", "demo", "--scaling", "row"], 2, "--scaling is for problems by --shape"),
+        (["--suite", "demo", "--precision", "tf32"], 2, "--precision is for problems by --shape"),
+        (["--shape", "64x64x64", "--precision", "tf32"], 2, "precision 'tf32' is for float32 operands, these are"),
         (["--shape", "64x64x64", "--device", "tpu"], 2, "unknown device 'tpu'"),
         (["--shape", "64x64x64", "--device", "cuda:7"], 1, "no GPU cuda:7: this machine has 0 GPUs"),
         (["--shape", "64x64x64", "--time-budget", "soon"], 2, "'soon' is no time span"),

@@ -151,7 +151,7 @@ def test_a_miss_is_logged_once_and_says_what_is_used_and_what_to_type(caplog):
         Problem(3, 5, 7, dtype="bf16", layout="nt", epilogue="bias+silu"),
         Problem(64, 512, 256, aligned=False),
         Problem(64, 512, 256, a_dtype="e5m2", b_dtype="e4m3", out_dtype="fp16"),
-        Problem(64, 512, 256, dtype="fp32", precision="tf32"),
+        Problem(64, 512, 256, dtype="fp32", precision="tf32", epilogue="bias"),
         Problem(64, 512, 256, op="bmm", extras={"batch": 8}),
         Problem(64, 2049, 1, dtype="fp32", op="softmax", layout="tn"),
         Problem(64, 2049, 1, dtype="bf16", op="rms_norm", extras={"eps": 1e-6}),

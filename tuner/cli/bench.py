@@ -47,6 +47,7 @@ def _rivals(text: str) -> tuple[str, ...]:
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
+@options.precision_option
 @click.option(
     "--curve",
     "curves",
@@ -81,6 +82,7 @@ def bench(
     dtype: str,
     layout: str,
     scaling: str,
+    precision: str | None,
     curves: tuple[str, ...],
     against: tuple[str, ...],
     rounds: int | None,
@@ -95,13 +97,14 @@ def bench(
     Nothing is tuned and no database is written: tune first, with tuner run. After Ctrl-C the finished rows are shown
     and written.
     """
-    by_shape = [Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling) for shape in shapes]
+    said: dict[str, Any] = {"dtype": dtype, "layout": layout, "scaling": scaling, "precision": precision}
+    by_shape = [Problem(*parse_shape(shape), **said) for shape in shapes]
     problems = _listed(suites, by_shape, curves)
     if not problems:
         raise UsageError(
             "no problem given: name some with --suite llm, --suite FILE.csv, --shape 4096x4096x1024 or --curve fp16"
         )
-    options.check_shaped(ctx, shapes, ("dtype", "layout", "scaling"), "a suite says its own, and so does a curve")
+    options.check_shaped(ctx, shapes, options.OF_SHAPES, "a suite says its own, and so does a curve")
     gpu = _gpu(device, problems, rounds)
     if out is not None:
         _prepare(out)

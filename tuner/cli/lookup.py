@@ -26,6 +26,7 @@ from tuner.problem import Problem, parse_shape
 @options.dtype_option
 @options.layout_option
 @options.scaling_option
+@options.precision_option
 @options.invariant_option
 @click.option(
     "--explain",
@@ -51,6 +52,7 @@ def lookup(
     dtype: str,
     layout: str,
     scaling: str,
+    precision: str | None,
     invariant: bool,
     explained: bool,
     slug: str | None,
@@ -63,9 +65,10 @@ def lookup(
     Exits 1 if the config is only the default formula's, because nobody tuned this problem or a range that holds its M.
     """
     if shape is not None and not kernels and not problems:
-        problem = Problem(*parse_shape(shape), dtype=dtype, layout=layout, scaling=scaling, invariant=invariant)
+        said: dict[str, Any] = {"dtype": dtype, "layout": layout, "scaling": scaling, "precision": precision}
+        problem = Problem(*parse_shape(shape), **said, invariant=invariant)
     elif shape is None and len(kernels) == len(problems) == 1:
-        for name in ("layout", "scaling", "invariant"):
+        for name in ("layout", "scaling", "precision", "invariant"):
             if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise UsageError(f"--{name} is for a shape: type it in --problem, M=8,N=64,K=64,layout=nt for instance")
         spec = kernel_options.find(kernels[0])

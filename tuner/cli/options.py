@@ -15,7 +15,7 @@ from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETED_FLOPS_S
 from tuner.location import expanded
 from tuner.problem import Problem
-from tuner.problem.gemm_fields import SCALINGS
+from tuner.problem.gemm_fields import PRECISIONS, SCALINGS
 
 if TYPE_CHECKING:
     from tuner.store.store import Store
@@ -100,6 +100,11 @@ scaling_option = click.option(
     show_default=True,
     help="Scales of fp8 and int8: one for each operand, for each row of A and column of B, or for each block of 128.",
 )
+precision_option = click.option(
+    "--precision",
+    type=click.Choice([name for name in PRECISIONS if name != "default"]),
+    help="How float32 is multiplied: tf32 is torch's allow_tf32.  [default: ieee]",
+)
 invariant_option = click.option(
     "--invariant", is_flag=True, help="A row's bits must not depend on M: one order of sums for every M."
 )
@@ -108,6 +113,10 @@ trials_option = click.option(
 )
 fresh_option = click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 slug_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
+
+
+OF_SHAPES = ("dtype", "layout", "scaling", "precision")
+"""The options that say more of problems by shape."""
 
 
 def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str], advice: str) -> None:

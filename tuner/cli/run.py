@@ -20,6 +20,7 @@ from tuner.cli.options import (
     invariant_option,
     json_option,
     layout_option,
+    precision_option,
     scaling_option,
     seconds_of,
     shape_option,
@@ -56,6 +57,7 @@ def _shard(text: str) -> Shard:
 @dtype_option
 @layout_option
 @scaling_option
+@precision_option
 @invariant_option
 @click.option(
     "--from-misses",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.options import check_shaped
+from tuner.cli.options import OF_SHAPES, check_shaped
 from tuner.errors import UsageError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -28,7 +28,7 @@ class RunOptions:
         suites, shapes, kernels, problems, captured: the problems, by `--suite`, `--shape`, `--kernel`, `--problem` and
             `--captured`; each option may be repeated.
         misses: files of `--from-misses`.
-        dtype, layout, scaling: of the problems by shape.
+        dtype, layout, scaling, precision: of the problems by shape.
         invariant: whether rows must not depend on M.
         widen: whether neighbours of captured configs are tried.
         strategy: a name of `tuner.sweep.strategies.STRATEGIES`: which configs are tried.
@@ -52,6 +52,7 @@ class RunOptions:
     dtype: str
     layout: str
     scaling: str
+    precision: str | None
     invariant: bool
     misses: tuple[Path, ...]
     captured: tuple[Path, ...]
@@ -83,11 +84,11 @@ class RunOptions:
         if self.kernels:
             self._check_kernels()
             advice = "type it in --problem, M=8,N=64,K=64,layout=nt for instance"
-            check_shaped(ctx, self.shapes, ("layout", "scaling"), advice)
+            check_shaped(ctx, self.shapes, [name for name in OF_SHAPES if name != "dtype"], advice)
         else:
             self._check_lists()
             advice = "a suite says its own, and so does what was captured or missed"
-            check_shaped(ctx, self.shapes, ("dtype", "layout", "scaling"), advice)
+            check_shaped(ctx, self.shapes, OF_SHAPES, advice)
         if self.widen and not self.captured:
             raise UsageError("--widen is for --captured DIR: a kernel of ours says itself what is tried")
         self._check_cluster()

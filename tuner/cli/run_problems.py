@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner.adopt import calls
 from tuner.cli import kernel_options
+from tuner.cli.options import OF_SHAPES
 from tuner.cli.output import quantity
 from tuner.cli.run_options import RunOptions
 from tuner.errors import ProblemError, SuiteError
@@ -90,11 +92,9 @@ def _listed(options: RunOptions) -> Sequence[Problem | Ladder]:
     """Return the problems and ladders of suites, of captured programs and by shape."""
     listed = [each for name in options.suites for each in suite.load_with_ladders(name)]
     listed += _captured(options)
+    said: dict[str, Any] = {name: getattr(options, name) for name in OF_SHAPES}
     for shape in options.shapes:
-        listed += family.parse_shape(
-            shape,
-            lambda m, n, k: Problem(m, n, k, dtype=options.dtype, layout=options.layout, scaling=options.scaling),
-        )
+        listed += family.parse_shape(shape, lambda m, n, k: Problem(m, n, k, **said))
     return [_invariant(each, options.captured) for each in listed] if options.invariant else listed
 
 

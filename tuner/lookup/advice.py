@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import KernelError, ProblemError
 from tuner.hardware.device import Device
@@ -51,11 +51,13 @@ def command(
     p = problem
     if p.is_keyed:
         return shlex.join(["tuner", "run", "--kernel", kernel or _origin(p), "--problem", text.write_key(p)])
-    if p == Problem(*p.shape, dtype=p.a_dtype, layout=p.layout, scaling=p.scaling, invariant=p.invariant):
-        scaling = "" if p.scaling == "none" else f" --scaling {p.scaling}"
-        scaling += " --invariant" if p.invariant else ""
+    said: dict[str, Any] = {"layout": p.layout, "scaling": p.scaling, "precision": p.precision}
+    if p == Problem(*p.shape, dtype=p.a_dtype, **said, invariant=p.invariant):
         ms = _range(untuned[0], p.m, FEWEST_LAST_M)
-        return f"tuner run --shape {ms}x{p.n}x{p.k} --dtype {p.a_dtype} --layout {p.layout}{scaling}"
+        usual = ("none", "default", "ieee")
+        options = "".join(f" --{name} {value}" for name, value in said.items() if value not in usual)
+        invariant = " --invariant" if p.invariant else ""
+        return f"tuner run --shape {ms}x{p.n}x{p.k} --dtype {p.a_dtype}{options}{invariant}"
     try:
         op = str(p.op)  # of a damaged row it may be anything
         ranges: dict[str, str] = {}
