@@ -79,7 +79,7 @@ def reads_registers(problem: Problem, *, in_gluon: bool) -> bool:
 
 
 def loads_ahead(sides: Sides) -> bool:
-    """Whether these registers are loaded while the step before is multiplied (`hopper.tile.loads_ahead`)."""
+    """Whether these registers are loaded while the step before is multiplied (`register_operand.loads_ahead`)."""
     return sides.warps == 4 and sides.rows == WARPGROUP_ROWS and sides.width <= 256
 
 

@@ -15,8 +15,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.cost import products
 from tuner.kernels.cost.tile import Sides
-from tuner.kernels.gemm.hopper import resources
-from tuner.kernels.gemm.hopper import tile as hopper_tile
+from tuner.kernels.gemm.hopper import register_operand, resources
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "warp_specialized")
@@ -125,9 +124,9 @@ def test_the_cost_model_knows_which_tiles_load_registers_ahead():
             inner, _ = resources.as_computed(config, problem)
             fixed = SimpleNamespace(**inner, WARPGROUPS=resources.warpgroups(config))
             ahead = products.loads_ahead(Sides.of(inner))
-            assert hopper_tile.loads_ahead.fn(fixed) == ahead
+            assert register_operand.loads_ahead.fn(fixed) == ahead
             found.add(ahead)
-            part = hopper_tile.part_of_step.fn(fixed)
+            part = register_operand.part_of_step.fn(fixed)
             assert inner.integer("BLOCK_SIZE_K") % part == 0
             assert part * inner.integer("BLOCK_SIZE_N") >= 2048 or part == inner["BLOCK_SIZE_K"]
         assert found == {True, False}

@@ -17,7 +17,7 @@ from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches, sums
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
-from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts
+from tuner.kernels.gemm.hopper import cluster_k_jit, cluster_parts, register_operand
 from tuner.kernels.gemm.hopper import cluster_k_space as spaces
 from tuner.kernels.gemm.hopper.cluster_k_space import NAME, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
@@ -100,7 +100,7 @@ def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # no
 
 
 SOURCES = (
-    *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, program, _own),
+    *sources_of(cluster_k_jit, cluster_parts, warp_specialized_cluster, register_operand, program, _own),
     laid_out,
     descriptor,
     placement,

@@ -24,7 +24,8 @@ from tuner.kernels.gemm.hopper.cluster import barriers_of, line_of, rank_of, sta
 from tuner.kernels.gemm.hopper.cluster_parts import await_parts, collect, make_room, owners_of, send
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, synchronize
-from tuner.kernels.gemm.hopper.tile import columns_of, following, from_registers, in_registers, layout_of
+from tuner.kernels.gemm.hopper.register_operand import from_registers, in_registers
+from tuner.kernels.gemm.hopper.tile import columns_of, following, layout_of
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def sum_range(descriptors, buffers, ready, place, first, steps, FIXED: gl.conste
 
 @gluon.jit
 def sum_range_from_registers(descriptors, buffers, ready, place, first, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Do as `sum_range` does with A from registers; two steps take turns, as in `tile.sum_from_registers`."""
+    """Do as `sum_range` does with A from registers; two steps take turns, as `register_operand` explains."""
     LAYOUT: gl.constexpr = layout_of(FIXED.BLOCK_SIZE_N, buffers[0].dtype, gl.num_ctas())
     ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M
     COLUMNS: gl.constexpr = FIXED.BLOCK_SIZE_N

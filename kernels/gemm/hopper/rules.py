@@ -74,7 +74,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
 
 @rule("from registers", "PTX ISA, wgmma.mma_async: only A may come from registers", fatal=True)
 def _from_registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    """Why registers cannot feed an operand that does not run along K, as `tile.sum_from_registers` has it, or None."""
+    """Why `register_operand.sum_products` cannot sum a config's tile, or None."""
     if not through_registers(problem):
         return None
     if problem.layout[0] == "n":

@@ -21,7 +21,7 @@ from tuner.kernels.cost.model import Candidates
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.hopper import arrivals, resources
+from tuner.kernels.gemm.hopper import arrivals, register_operand, resources
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper import output as warp_specialized_output
@@ -313,6 +313,7 @@ SOURCES = (
         warp_specialized_cluster,
         warp_specialized_loader,
         warp_specialized_tile,
+        register_operand,
         warp_specialized_output,
         arrivals,
         program,

@@ -21,7 +21,8 @@ from tuner.kernels.base.blocks import count_blocks
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import fill
 from tuner.kernels.gemm.hopper.output import columns_apart, finished, out_buffers_of, store_block, turns_of
-from tuner.kernels.gemm.hopper.tile import buffers_of_rows, rows_each, sum_by_steps, sum_products
+from tuner.kernels.gemm.hopper.register_operand import sum_products
+from tuner.kernels.gemm.hopper.tile import buffers_of_rows, rows_each, sum_by_steps
 
 
 @dataclass(frozen=True)
