@@ -16,14 +16,23 @@ from tuner.kernels.batched import warp_specialized_jit
 from tuner.kernels.batched.operands import batch_of, placement
 from tuner.kernels.batched.pointer import BMM
 from tuner.kernels.batched.tma import descriptor
-from tuner.kernels.batched.warp_specialized_space import NAME, is_filled, space, supports
+from tuner.kernels.batched.warp_specialized_space import (
+    NAME,
+    as_computed,
+    is_exchanged,
+    is_filled,
+    shared_bytes,
+    space,
+    supports,
+)
 from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.hopper import cluster, loader, output, resources
+from tuner.kernels.gemm.hopper import cluster, loader, output, register_operand, resources
 from tuner.kernels.gemm.hopper import tile as hopper_tile
-from tuner.kernels.gemm.hopper.resources import shared_bytes
+from tuner.kernels.gemm.hopper.resources import through_registers
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, registers_of, with_layout
+from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
@@ -33,8 +42,11 @@ VERSION = 1
 
 def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
+    swapped = is_exchanged(operands.problem)
+    if swapped:
+        config, operands = exchanged_tile(config), exchanged(operands)
     a, b, out = operands.a, operands.b, operands.out
-    view = launches.view_of(operands, placement)
+    view = launches.view_of(operands, placement, exchanged=swapped)
     (tiles,), group, constants, options = _parts(view, config)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     arguments = (
@@ -54,6 +66,12 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     resident = _resident(config, view.problem)
     grid = (min(view.products * tiles, resident * multiprocessors(a.device.index if a.is_cuda else None)),)
     return (Launch(warp_specialized_jit.bmm_kernel, grid, arguments, constants, options),)
+
+
+def exchanged(operands: Operands) -> Operands:
+    """The operands of the transposed outputs."""
+    problem = operands.problem.exchanged()
+    return Operands(operands.b.mT, operands.a.mT, operands.out.mT, operands.bias, problem, operands.buffer)
 
 
 def laid_out(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -95,6 +113,7 @@ benchmarks/suites/attention.csv, where stores took no other time than memory's."
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, where stores are behind and only their parts are waited for."""
     loop = Loop(by_tma=True, persistent=True, specialized=True, products=batch_of(problem))
+    config, problem = as_computed(config, problem)
     tile = tile_of(Sides.of(config), loop, problem, device)._replace(store=0.0)
     waits = max(2, config.integer("EPILOGUE_PARTS", 1))
     return cost.of_tile(tile, config, waits * _PART_CYCLES / tile.steps).us
@@ -110,12 +129,13 @@ SPEC = gemm_spec(
     shared_bytes=shared_bytes,
     estimate_us=estimate_us,
     sources=(
-        *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, output, program, _own),
+        *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, register_operand, output, program, _own),
+        exchanged,
         laid_out,
         with_layout,
         registers_of,
         descriptor,
         placement,
     ),
-    precedence=lambda problem, device: 2 if is_filled(problem, device) else 0,
+    precedence=lambda problem, device: 2 if is_filled(problem, device) or through_registers(problem) else 0,
 )

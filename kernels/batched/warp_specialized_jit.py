@@ -16,7 +16,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, grouped, moved_within
 from tuner.kernels.gemm.hopper.loader import async_load
 from tuner.kernels.gemm.hopper.output import async_store, columns_apart, finished, synchronize, turns_of
-from tuner.kernels.gemm.hopper.tile import following, rows_each, sum_products
+from tuner.kernels.gemm.hopper.register_operand import sum_products
+from tuner.kernels.gemm.hopper.tile import following, rows_each
 
 _Buffer = gl.shared_memory_descriptor
 # Newer Triton releases have the first name, Triton 3.6 and 3.7 the second.
@@ -35,11 +36,12 @@ class Fixed:
     STAGES: int
     A_TRANSPOSED: bool
     B_TRANSPOSED: bool
+    C_TRANSPOSED: bool
+    BIAS_ALONG_M: bool
     ACTIVATION: str
     PDL: bool
     BLOCK_SIZE_N_REST: int = 0
     CTAS: int = 1
-    BIAS_ALONG_M: bool = False
     SCALING: str = "none"
 
 
@@ -123,14 +125,20 @@ def fill(extents, buffers, barriers, descriptors, batched, FIXED: gl.constexpr):
 
 
 @gluon.jit
-def store_block(c_desc, index, row, column, buffer, values, PENDING: gl.constexpr):  # noqa: ANN201, PLR0917
+def store_block(  # noqa: ANN201, PLR0917
+    c_desc, index, row, column, buffer, values, PENDING: gl.constexpr, TRANSPOSED: gl.constexpr
+):
     """Start to store a block of one matrix; PENDING earlier stores may still be reading their buffers."""
     tma.store_wait(PENDING)
     synchronize()
-    buffer.store(values)
+    if TRANSPOSED:
+        buffer.permute((1, 0)).store(values)
+    else:
+        buffer.store(values)
     fence_async_shared()
     synchronize()
-    async_store(c_desc, [index, row, column], as_block(buffer, c_desc))
+    coordinates = [index, column, row] if TRANSPOSED else [index, row, column]
+    async_store(c_desc, coordinates, as_block(buffer, c_desc))
 
 
 @gluon.jit
@@ -162,7 +170,7 @@ def multiply(  # noqa: ANN201, PLR0917
             at = (start_m, start_n + part * PART)
             values = finished(parts[part], (bias_ptr, None, None, None), at, extents, FIXED, c_desc.dtype)
             buffer = c_buffers.index(WARPGROUP * TURNS + part % TURNS)
-            store_block(c_desc, index, at[0], at[1], buffer, values, TURNS - 1)
+            store_block(c_desc, index, at[0], at[1], buffer, values, TURNS - 1, FIXED.C_TRANSPOSED)
     tma.store_wait(0)
 
 
@@ -189,6 +197,8 @@ def bmm_kernel(  # noqa: ANN201, PLR0917
     MULTIPLIER_REGISTERS: gl.constexpr,
     A_TRANSPOSED: gl.constexpr,
     B_TRANSPOSED: gl.constexpr,
+    C_TRANSPOSED: gl.constexpr,
+    BIAS_ALONG_M: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -199,7 +209,7 @@ def bmm_kernel(  # noqa: ANN201, PLR0917
     """
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, EPILOGUE_PARTS, WARPGROUPS, STAGES),
-        *(A_TRANSPOSED, B_TRANSPOSED, ACTIVATION, PDL),
+        *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, BIAS_ALONG_M, ACTIVATION, PDL),
     )
     C_BUFFERS: gl.constexpr = WARPGROUPS * turns_of(FIXED)
     buffers = (buffers_for(a_desc, STAGES), buffers_for(b_desc, STAGES))

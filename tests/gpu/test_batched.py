@@ -23,6 +23,10 @@ def grouped(m: int, n: int, k: int, groups: int, *, listed: bool = False, **rest
     return Problem(m, n, k, op="grouped_mm", extras=extras, **rest)
 
 
+def tf32(m: int, n: int, k: int, batch: int, **rest) -> Problem:
+    return Problem(m, n, k, dtype="fp32", precision="tf32", op="bmm", extras={"batch": batch}, **rest)
+
+
 PROBLEMS = [
     Problem(512, 512, 128, dtype="fp16", op="bmm", extras={"batch": 64}),
     Problem(128, 4096, 128, dtype="bf16", layout="nt", epilogue="bias+silu", op="bmm", extras={"batch": 32}),
@@ -46,6 +50,10 @@ SPECIALIZED = [
     Problem(512, 512, 320, dtype="bf16", layout="nt", out_dtype="fp32", op="bmm", extras={"batch": 64}),
     Problem(2048, 2048, 128, dtype="bf16", layout="nt", op="bmm", extras={"batch": 16}),
     Problem(40, 40, 8, dtype="bf16", layout="nt", op="bmm", extras={"batch": 1}),
+    tf32(1000, 512, 64, 40, layout="nt"),
+    tf32(520, 72, 520, 37),
+    tf32(136, 264, 100, 300, epilogue="bias+gelu"),
+    tf32(264, 328, 200, 50, layout="tt", epilogue="bias"),
 ]
 """One step along K and many, rings whose length divides the steps or not, and shapes that no tile divides."""
 

@@ -12,6 +12,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.warp_specialized import program
+from tuner.kernels.batched.warp_specialized_space import as_computed
 from tuner.kernels.gemm.hopper import resources
 
 H200 = KNOWN["sm_90"]
@@ -28,7 +29,9 @@ UNSERVED = [
     (bmm(512, 512, 64), "sm_80", "Hopper"),
     (bmm(512, 512, 64, aligned=False), "sm_90", "not aligned"),
     (bmm(577, 577, 64), "sm_90", "not aligned"),
-    (bmm(512, 512, 64, dtype="fp32", precision="tf32"), "sm_90", "16 bits"),
+    (bmm(512, 512, 64, dtype="fp32"), "sm_90", "float32"),
+    (bmm(512, 512, 64, dtype="fp32", precision="tf32", layout="tn"), "sm_90", "TF32 in layout tn"),
+    (bmm(512, 512, 64, dtype="fp32", precision="tf32x3"), "sm_90", "float32 tf32x3"),
     (bmm(512, 512, 64, dtype="e4m3"), "sm_90", "16 bits"),
     (bmm(32, 512, 64), "sm_90", "M is 32"),
     (bmm(512, 32, 64), "sm_90", "N is 32"),
@@ -60,6 +63,43 @@ def test_its_space_holds_its_default_and_configs_that_fit_wherever_it_serves(lay
             residents = resources.resident(config, problem, H200)
             assert residents == (2 if config["num_warps"] == 4 else 1), config
             assert residents * (SPEC.shared_bytes(config, problem, H200) + 1024) <= H200.shared_bytes + 1024, config
+
+
+TF32 = {"dtype": "fp32", "precision": "tf32"}
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
+def test_tf32_has_the_same_tiles_where_registers_can_feed_what_does_not_run_along_k(layout):
+    for m, n, k, batch in itertools.product((40, 128, 1504), (40, 64, 1504), (8, 64, 136), (1, 1000)):
+        problem = bmm(m, n, k, batch, layout=layout, **TF32)
+        space = SPEC.space(problem, H200)
+        configs = space.configs()
+        assert 1 <= len(configs) <= 20, problem
+        assert SPEC.default_config(problem, H200) in configs
+        for config in configs:
+            inner, computed = as_computed(config, problem)
+            assert computed.layout[1] == "t"
+            assert inner["BLOCK_SIZE_M"] % (16 * inner["num_warps"]) == 0
+            residents = 2 if config["num_warps"] == 4 else 1
+            assert residents * (SPEC.shared_bytes(config, problem, H200) + 1024) <= H200.shared_bytes + 1024, config
+
+
+def test_values_in_tf32_are_computed_as_transposed_outputs_with_the_bias_along_their_rows():
+    problem = bmm(512, 128, 256, layout="nn", epilogue="bias", **TF32)
+    a, b, out = (torch.empty(64, *sides, device="meta") for sides in ((512, 256), (256, 128), (512, 128)))
+    config = next(one for one in SPEC.space(problem, H200).configs() if one["BLOCK_SIZE_M"] == 256)
+    (launch,) = program(Operands(a, b, out, torch.empty(128, device="meta"), problem, out), config)
+    b_desc, a_desc, c_desc = launch.arguments[:3]
+    assert (b_desc.block_shape, a_desc.block_shape) == ([1, 32, 128], [1, 256, 32])
+    assert (c_desc.shape, c_desc.block_shape) == ([64, 512, 128], [1, 256 // launch.constants["EPILOGUE_PARTS"], 64])
+    assert launch.arguments[4:7] == (128, 512, 256)
+    assert launch.constants["C_TRANSPOSED"]
+    assert launch.constants["BIAS_ALONG_M"]
+
+
+def test_tf32_that_registers_feed_is_its_default_however_few_tiles_there_are():
+    for layout, first in (("nn", "bmm_warp_specialized"), ("tt", "bmm_warp_specialized"), ("nt", "bmm_tma")):
+        assert registry.serving(bmm(192, 192, 192, 8, layout=layout, **TF32), H200)[0].name == first
 
 
 SPACE = SPEC.space(bmm(512, 512, 128), H200)

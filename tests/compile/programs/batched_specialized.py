@@ -17,6 +17,8 @@ KINDS = [
     {"layout": "nn", "dtype": "fp16"},
     {"layout": "tn", "dtype": "bf16", "out_dtype": "fp32", "epilogue": "bias"},
     {"layout": "tt", "dtype": "fp16", "epilogue": "silu"},
+    {"layout": "nn", "dtype": "fp32", "precision": "tf32", "epilogue": "bias+gelu"},
+    {"layout": "tt", "dtype": "fp32", "precision": "tf32"},
 ]
 OUTSIDE = [
     {"BLOCK_SIZE_K": 32, "num_stages": 6},
