@@ -116,7 +116,8 @@ class Tile(NamedTuple):
         tiles_m, tiles_n: how many there are.
         beyond_m, beyond_n: rows and columns that the last of them has beyond the operands' ends, see `_beyond`.
         steps: along K, of all splits together.
-        held: stages that multiply-adds hold: their own, and that of the step before while it is under way.
+        held: stages that multiply-adds hold: their own, and that of the step before while it is under way; one less for
+            the splits of a cluster whose operands both come from shared memory, as fitted.
         stage_bytes: of shared memory.
         sums_bytes: of shared memory, where sums that are not split are stored from there.
         asynchronous: as `tile_resources.reads_shared`.

@@ -54,10 +54,10 @@ def _one_calibrated_row(problem: Problem, device: Device) -> bool:
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:
-    """Match operands that wgmma does not take as they are stored, on Hopper: few rows, or where `k_major` serves.
+    """Match operands that wgmma does not read in shared memory, on Hopper: few rows, or sizes whose copies may pay.
 
-    The cost model knows what storing operands along K takes, so that kernels of Triton's are compared, and `k_major`
-    with them. Source: benchmarks/results/few-rows-h200.json, k-major-h200.json.
+    The cost model knows what it takes to copy operands, to store them along K and to load them into registers, so that
+    all kernels are compared. Source: benchmarks/results/few-rows-h200.json, k-major-h200.json, tf32-layouts-h200.json.
     """
     unsuited = tile_resources.uses_tensor_cores(problem) and not tile_resources.suits_wgmma(problem)
     few = device.features.wgmma and problem.m <= _SWAPPED_ROWS and unsuited
@@ -101,7 +101,7 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:
-    """Match more than 128 rows, more than 256 of operands whose kernels are all compared, without scales of blocks.
+    """Match more than 128 rows, more than 256 of operands that `_are_compared`; none `_by_all_loads` or with blocks.
 
     With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """

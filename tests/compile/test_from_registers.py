@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from tuner.hardware.device import triton_version
@@ -18,3 +21,23 @@ def test_registers_of_products_under_way_are_left_alone_and_ptxas_serializes_non
         assert not one["overwritten"], one["case"]
         assert not one["serialized"], one["case"]
         assert one["spill_bytes"] == 0, one["case"]
+
+
+LOOP = """
+.L_x_1:
+        /*0100*/                   LDS R{loaded}, [R4] ;
+        /*0110*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0120*/                   HGMMA.64x64x8.F32.TF32 R24, R56, gdesc[UR8], R24, gsb0 ;
+        /*0130*/               @P0 BRA `(.L_x_1) ;
+        /*0140*/                   EXIT ;
+"""
+
+
+@pytest.mark.parametrize(("loaded", "early"), [(57, True), (60, False)])
+def test_registers_that_are_loaded_too_early_are_seen_around_the_end_of_a_loop(loaded, early):
+    pytest.importorskip("triton")
+    path = Path(__file__).parent / "programs/from_registers.py"
+    spec = importlib.util.spec_from_file_location("from_registers", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert bool(program.overwritten(program.instructions(LOOP.format(loaded=loaded)))) == early

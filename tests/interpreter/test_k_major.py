@@ -8,6 +8,7 @@ import torch
 from tuner import Problem
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm.k_major import copy as copying
+from tuner.kernels.gemm.k_major.problem import computed
 from tuner.launch.launch import run
 
 DTYPES = [torch.int8, torch.float8_e4m3fn, torch.float32]
@@ -23,12 +24,13 @@ def bits(matrix: torch.Tensor) -> torch.Tensor:
     return torch.empty(matrix.shape, dtype=matrix.dtype).copy_(matrix).view(torch.int8)
 
 
-def operands_of(a: torch.Tensor, b: torch.Tensor) -> Operands:
+def operands_of(a: torch.Tensor, b: torch.Tensor, *, aligned: bool | None = None) -> Operands:
     names = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.float32: "fp32"}
     precision = {"precision": "tf32"} if a.dtype == torch.float32 else {}
     layout = ("n" if a.stride(1) == 1 else "t") + ("t" if b.stride(0) == 1 else "n")
     shape = (a.shape[0], b.shape[1], a.shape[1])
-    return Operands(a, b, a, None, Problem(*shape, dtype=names[a.dtype], layout=layout, **precision), a)
+    problem = Problem(*shape, dtype=names[a.dtype], layout=layout, aligned=aligned, **precision)
+    return Operands(a, b, a, None, problem, a)
 
 
 def copied(a: torch.Tensor, b: torch.Tensor, inner: str = "warp_specialized") -> Operands:
@@ -58,9 +60,25 @@ def test_of_two_operands_of_32_bits_across_k_the_smaller_one_is_copied_or_the_on
     assert copied(tall.t(), wide).problem.layout == "nn"
     assert copied(wide.t(), tall).problem.layout == "tt"
     assert copied(wide.t(), tall, "split_k").problem.layout == "nt"
-    unaligned = placed(160, 208, 209, 1, torch.float32)
-    assert copied(tall.t(), unaligned).problem.layout == "tt"
-    assert copied(unaligned.t(), tall).problem.layout == "nn"
+
+
+def test_what_an_unaligned_problems_configs_were_made_for_is_copied_where_an_operand_is_aligned_after_all():
+    """A problem says of neither operand which one is unaligned, or whether the output alone is."""
+    weight, along = placed(512, 320, 320, 0, torch.float32), placed(256, 512, 512, 0, torch.float32)
+    away = placed(256, 512, 512, 1, torch.float32)
+    for a, b in ((along, weight), (away, weight), (away, placed(512, 320, 321, 1, torch.float32))):
+        operands = operands_of(a, b, aligned=False)
+        assert computed("warp_specialized", operands.problem).layout == "nt"
+        found, launches = copying.along_k(operands, "warp_specialized")
+        run(launches)
+        assert found.problem.layout == "nt"
+        assert found.b is not b
+        assert (found.a is a) == (a is along)
+        assert torch.equal(bits(found.b.t()), bits(b.t()))
+    # An unaligned operand that the problem does not know of is copied besides.
+    found = copied(away, weight)
+    assert found.a is not away
+    assert found.b is weight
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

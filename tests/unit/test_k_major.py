@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from tuner import Problem
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.k_major.problem import computed
+from tuner.kernels.gemm.k_major.problem import computed, is_copied
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "k_major")
@@ -51,8 +51,9 @@ def test_it_says_what_it_is_not_for(problem, device, reason):
 @pytest.mark.parametrize("shape", [(65, 64, 64), (300, 1000, 4096), (1023, 4097, 4095), (8192, 8192, 8192)], ids=str)
 def test_its_default_obeys_its_rules_and_its_space_has_the_inner_kernels_configs(operands, layout, shape):
     problem = Problem(*shape, layout=layout, **operands)
-    if operands == TF32 and layout != "tn" and problem.aligned:
-        return  # nothing is copied
+    if SPEC.supports(problem, H200):
+        assert (operands, layout) in ((TF32, "nn"), (TF32, "tt"))
+        return
     space, config = SPEC.space(problem, H200), SPEC.default_config(problem, H200)
     assert space.rejection(config, fatal_only=True) is None
     configs = space.configs()
@@ -60,7 +61,8 @@ def test_its_default_obeys_its_rules_and_its_space_has_the_inner_kernels_configs
     names = {one["INNER"] for one in configs}
     for name in names:
         assert registry.find("matmul", name).unserved(computed(name, problem), H200) is None
-    assert "warp_specialized" in names or operands == TF32
+    whole = operands == TF32 and layout != "tn" and problem.aligned
+    assert names == {"split_k"} if whole else "warp_specialized" in names
     assert all(one.get("LOADS", "tma") == "tma" for one in configs)
     assert SPEC.estimate_us(config, problem, H200) > 0
 
@@ -82,6 +84,25 @@ def test_it_is_the_default_where_copies_cost_less_than_they_bring(problem, first
     assert (registry.default_config(problem, H200).kernel == "k_major") == first
 
 
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_one_operand_of_32_bits_is_copied_for_sums_that_must_be_split_alone(layout):
+    """Tiles of 128x128 that leave half of the device idle, and a K of 2,048 or more."""
+    served = {
+        (384, 2816, 2048): True,
+        (384, 2880, 2048): False,
+        (384, 2816, 2040): False,
+    }
+    for shape, is_served in served.items():
+        problem = Problem(*shape, layout=layout, **TF32)
+        said = SPEC.supports(problem, H200)
+        assert (said is None) == is_served, shape
+        if is_served:
+            assert {one["INNER"] for one in SPEC.space(problem, H200).configs()} == {"split_k"}
+            assert is_copied("split_k", problem) == ((True, False) if layout == "tt" else (False, True))
+        else:
+            assert "no sum need be split" in said
+
+
 def test_an_estimate_counts_the_operands_that_are_copied():
     one, both = (Problem(4096, 4096, 4096, layout=layout, **E4M3) for layout in ("nn", "tn"))
     config = SPEC.default_config(one, H200)
@@ -99,7 +120,7 @@ def test_it_changes_no_default_of_operands_that_it_does_not_serve():
 
 
 @pytest.mark.parametrize("operands", [TF32, {"dtype": "int8"}], ids=str)
-def test_no_range_of_the_formula_has_ms_that_it_serves_and_others(operands):
+def test_it_serves_from_the_first_m_of_a_range_of_the_formula_on(operands):
     """Ranges end at 64; docs/lookup.md, Untuned problems."""
     served = [
         m for m in range(48, 84, 4) if SPEC.supports(Problem(m, 4096, 4096, layout="tn", **operands), H200) is None

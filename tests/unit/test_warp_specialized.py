@@ -114,7 +114,7 @@ def test_what_registers_cannot_feed_is_refused():
     assert "SWAP_AB" in space.rejection(config.replace(SWAP_AB=False), fatal_only=True)
     assert "clusters" in space.rejection(config.replace(num_ctas=2), fatal_only=True)
     tall = config.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=256, BLOCK_SIZE_N_REST=64, BLOCK_SIZE_K=16, EPILOGUE_PARTS=2)
-    assert "192 sums, 128 fit" in space.rejection(tall, fatal_only=True)
+    assert "208 sums and elements of A, 200 fit" in space.rejection(tall, fatal_only=True)
 
 
 def test_the_cost_model_knows_which_tiles_load_registers_ahead():

@@ -7,6 +7,8 @@ import functools
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost import products
+from tuner.kernels.cost.tile import Sides
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.space import refinements
@@ -66,6 +68,14 @@ def held_sums(config: Config, problem: Problem) -> float:
     """Registers of a multiplying thread for sums, and for a step's products or a part's sums if it adds these up."""
     sums = config.integer("BLOCK_SIZE_M") * width(config) / (128 * warpgroups(config))
     return 2 * sums if by_steps(problem) or sum_parts(config, problem) > 1 else sums
+
+
+def held_operand(config: Config, problem: Problem) -> float:
+    """Registers of a multiplying thread for A where these feed it: a step's, or three if they are loaded ahead."""
+    if not through_registers(problem):
+        return 0
+    each = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_K") / (128 * warpgroups(config))
+    return 3 * each if products.loads_ahead(Sides.of(config)) else each
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:

@@ -10,6 +10,7 @@ from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.hopper.resources import (
     as_computed,
     by_steps,
+    held_operand,
     held_sums,
     sum_parts,
     through_registers,
@@ -35,8 +36,9 @@ _ROWS_BYTES = (SHORTEST_ROW, 128, 256)
 """Bytes of one row of a stage along K."""
 _MOST_SUMS = {1: 192, 2: 192, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 or 160."""
-_MOST_BESIDE_ROWS = 128
-"""The same where its registers hold two of 128 rows of A, too; with 192 sums ptxas makes products follow each other."""
+_MOST_WITH_A = {1: 176, 2: 200, 3: 112}
+"""The same of sums and of A's elements where A comes from registers; with more, ptxas lets products wait for each
+other, the earlier the more an epilogue needs."""
 
 
 @rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", reads=("BLOCK_SIZE_M", "SWAP_AB"))
@@ -123,13 +125,15 @@ def _three(config: Config, problem: Problem, device: Device) -> str | None:
     "registers",
     "compiled for sm_90: 192 sums a thread fit, 96 of three warpgroups",
     fatal=True,
-    reads=(*_SIDES, "num_warps"),
+    reads=(*_SIDES, "BLOCK_SIZE_K", "num_warps"),
 )
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     held, most = held_sums(config, problem), _MOST_SUMS[min(3, warpgroups(config))]
-    if through_registers(problem) and config.integer("BLOCK_SIZE_M") == 128 * warpgroups(config):
-        most = _MOST_BESIDE_ROWS
-    return f"a thread would hold {held:g} sums, {most} fit" if held > most else None
+    if held > most:
+        return f"a thread would hold {held:g} sums, {most} fit"
+    with_a, fit = held + held_operand(config, problem), _MOST_WITH_A[min(3, warpgroups(config))]
+    beyond = through_registers(problem) and with_a > fit
+    return f"a thread would hold {with_a:g} sums and elements of A, {fit} fit" if beyond else None
 
 
 @rule("one step", "docs/numerics.md, fp8", fatal=True, reads=("BLOCK_SIZE_K", "BLOCK_SIZE_N_REST"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -58,13 +59,20 @@ class Copy(NamedTuple):
 def along_k(operands: Operands, inner: str) -> tuple[Operands, tuple[Launch, ...]]:
     """Operands of an inner kernel, and the launch that fills the copies among them, if any.
 
-    Which operands these are `problem.chosen` says. The copies' memory comes from torch's allocator, which reuses it in
-    the order of the current stream, or of the graph that is being captured.
+    An operand is copied if TMA cannot read it, or if it does not run along K and does in the problem that configs are
+    made for (`problem.computed`). That says of an unaligned problem that neither is readable; here one may be.
+
+    The copies' memory comes from torch's allocator, which reuses it in the order of the current stream, or of the graph
+    that is being captured.
     """
     matrices = {"a": operands.a, "b": operands.b.t()}
-    (a, b), (a_read, b_read) = map(_is_along_k, matrices.values()), map(_is_read, matrices.values())
-    copied = problem.chosen(inner, operands.problem, (a, b), (a_read, b_read))
-    chosen = {name: matrix for (name, matrix), one in zip(matrices.items(), copied, strict=True) if one}
+    layout = problem.along_k(operands.problem, problem.is_copied(inner, operands.problem)).layout
+    wanted = (layout[0] == "n", layout[1] == "t")
+    a, b = (
+        not _is_read(matrix) or (along and not _is_along_k(matrix))
+        for matrix, along in zip(matrices.values(), wanted, strict=True)
+    )
+    chosen = dict(itertools.compress(matrices.items(), (a, b)))
     if not chosen:
         return operands, ()
     copies = _copies(list(chosen.values()))
@@ -73,7 +81,7 @@ def along_k(operands: Operands, inner: str) -> tuple[Operands, tuple[Launch, ...
         for (name, matrix), copy in zip(chosen.items(), copies, strict=True)
     }
     fields = {name: view.t() if name == "b" else view for name, view in views.items()}
-    return replace(operands, **fields, problem=problem.along_k(operands.problem, copied)), (_launch(copies),)
+    return replace(operands, **fields, problem=problem.along_k(operands.problem, (a, b))), (_launch(copies),)
 
 
 def _is_along_k(matrix: torch.Tensor) -> bool:

@@ -32,18 +32,13 @@ def computed(inner: str, problem: Problem) -> Problem:
 
 
 def is_copied(inner: str, problem: Problem) -> tuple[bool, bool]:
-    """Whether A and B are copied for an inner kernel."""
-    unread, along = copied_operands(problem, "none"), (problem.layout[0] == "n", problem.layout[1] == "t")
-    return chosen(inner, problem, along, ("a" not in unread, "b" not in unread))
-
-
-def chosen(inner: str, problem: Problem, along: tuple[bool, bool], readable: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Which operands to copy, A and B, by whether they run along K and whether TMA can read them as they are stored.
+    """Whether A and B are copied for an inner kernel: what TMA cannot read, and what does not run along K.
 
     In `warp_specialized` registers can feed one operand of 32 bits that does not run along K. Of two the smaller one is
     copied.
     """
-    a, b = (not one for one in readable)
+    unread, along = copied_operands(problem, "none"), (problem.layout[0] == "n", problem.layout[1] == "t")
+    a, b = "a" in unread, "b" in unread
     if inner != FROM_REGISTERS or dtype.ITEMSIZE[problem.a_dtype] == 1:
         return a or not along[0], b or not along[1]
     if a or b or any(along):
@@ -64,7 +59,7 @@ def refused_inner(inner: str, problem: Problem, device: Device) -> str | None:
 
 
 def refused(problem: Problem, device: Device) -> str | None:
-    """Why no operand need be copied along K, or copies cannot pay; None if they can."""
+    """Why copies are for other operands or sizes whatever the inner kernel is, or None; see `refused_inner`."""
     if not device.features.wgmma:
         return "it is for wgmma, which Hopper alone has"
     if not tile_resources.uses_tensor_cores(problem) or tile_resources.suits_wgmma(problem):

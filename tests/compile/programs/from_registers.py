@@ -19,6 +19,9 @@ from tuner import Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernel.config import Config
+from tuner.kernels.cost import products
+from tuner.kernels.cost.tile import Sides
+from tuner.kernels.gemm.hopper import resources
 from tuner.sweep import binary_resources, cross_target
 
 TF32 = {"dtype": "fp32", "precision": "tf32"}
@@ -26,7 +29,8 @@ PROBLEMS = {
     "warp_specialized": [
         Problem(4096, 4096, 4096, layout="nn", **TF32),
         Problem(200, 4096, 4096, layout="nn", epilogue="bias+gelu", **TF32),
-        Problem(2048, 1024, 4096, layout="tt", epilogue="bias", **TF32),
+        Problem(2048, 1024, 4096, layout="tt", epilogue="bias", out_dtype="bf16", **TF32),
+        Problem(300, 4096, 4096, layout="nn", out_dtype="fp16", **TF32),
     ],
     "cluster_k": [Problem(200, 512, 4096, layout="nn", **TF32), Problem(20, 512, 4096, layout="nn", **TF32)],
 }
@@ -50,9 +54,14 @@ def main(arch: str, share: int) -> None:
         for problem in problems:
             configs = spec.space(problem, device).configs()
             tiles = {tuple(one.get(side) for side in SIDES): one for one in configs}
-            for config in [*tiles.values()][::share]:
+            ahead = [one for one in tiles.values() if loads_ahead(one, problem)]
+            for config in dict.fromkeys([*ahead[:1], *[*tiles.values()][::share]]):
                 found.append({"case": f"{problem} {config}", **told(spec, problem, config)})
     sys.stdout.write(json.dumps(found))
+
+
+def loads_ahead(config: Config, problem: Problem) -> bool:
+    return products.loads_ahead(Sides.of(resources.as_computed(config, problem)[0]))
 
 
 def told(spec: Any, problem: Problem, config: Config) -> dict[str, Any]:
