@@ -81,9 +81,11 @@ def _turned(scale: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _transposed(matrix: torch.Tensor) -> torch.Tensor:
-    """`matrix.t()`, where a contiguous row becomes a column with strides (1, K): (1, 1) could also be a row's."""
-    rows, columns = matrix.shape
-    return matrix.as_strided((columns, 1), (1, columns)) if rows == 1 and matrix.stride(1) == 1 else matrix.t()
+    """`matrix.mT`, where a contiguous row becomes a column with strides (1, K): (1, 1) could also be a row's."""
+    rows, columns = matrix.shape[-2:]
+    if rows == 1 and matrix.stride(-1) == 1:
+        return matrix.as_strided((*matrix.shape[:-2], columns, 1), (*matrix.stride()[:-2], 1, columns))
+    return matrix.mT
 
 
 def count_of(problem: Problem, name: str) -> int:

@@ -30,10 +30,10 @@ from tuner.kernels.cost.tile import Loop, Sides, tile_of
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import cluster, loader, output, register_operand, resources
 from tuner.kernels.gemm.hopper import tile as hopper_tile
-from tuner.kernels.gemm.hopper.resources import through_registers
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, registers_of, with_layout
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
+from tuner.kernels.space.tile_resources import through_registers
 from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
@@ -44,7 +44,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     """The launch of a config."""
     swapped = is_exchanged(operands.problem)
     if swapped:
-        config, operands = exchanged_tile(config), exchanged(operands)
+        config, operands = exchanged_tile(config), operands.exchanged()
     a, b, out = operands.a, operands.b, operands.out
     view = launches.view_of(operands, placement, exchanged=swapped)
     (tiles,), group, constants, options = _parts(view, config)
@@ -66,12 +66,6 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     resident = _resident(config, view.problem)
     grid = (min(view.products * tiles, resident * multiprocessors(a.device.index if a.is_cuda else None)),)
     return (Launch(warp_specialized_jit.bmm_kernel, grid, arguments, constants, options),)
-
-
-def exchanged(operands: Operands) -> Operands:
-    """The operands of the transposed outputs."""
-    problem = operands.problem.exchanged()
-    return Operands(operands.b.mT, operands.a.mT, operands.out.mT, operands.bias, problem, operands.buffer)
 
 
 def laid_out(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -130,7 +124,6 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=(
         *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, register_operand, output, program, _own),
-        exchanged,
         laid_out,
         with_layout,
         registers_of,

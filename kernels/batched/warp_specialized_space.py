@@ -11,7 +11,7 @@ from tuner.kernels.batched.operands import batch_of
 from tuner.kernels.batched.space import no_batch
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import resources
-from tuner.kernels.gemm.hopper.resources import elsewhere, stage_bytes, through_registers, warpgroups
+from tuner.kernels.gemm.hopper.resources import elsewhere, stage_bytes, warpgroups
 from tuner.kernels.gemm.hopper.rules import IMPOSSIBLE
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.tma import space as tma_space
@@ -50,7 +50,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 def is_exchanged(problem: Problem) -> bool:
     """Whether the transposed outputs are computed: registers can feed wgmma's first operand alone."""
-    return through_registers(problem) and problem.layout == "nn"
+    return tile_resources.through_registers(problem) and problem.layout == "nn"
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:

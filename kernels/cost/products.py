@@ -52,7 +52,7 @@ def cycles(
 ) -> float:
     """One program's multiply-adds of one step along K, with operands stored as tensor cores take them.
 
-    from_registers: as `reads_registers` says.
+    from_registers: whether registers feed one that is not, as it is stored (`tile_resources.through_registers`).
     """
     width = sides.width
     macs = sides.rows * width * sides.length
@@ -72,19 +72,13 @@ def cycles(
     return multiplied + _transposed(sides, problem, by_tma=by_tma, asynchronous=asynchronous)
 
 
-def reads_registers(problem: Problem, *, in_gluon: bool) -> bool:
-    """Whether wgmma reads an operand that does not run along K from registers: of 32 bits, in kernels in Gluon."""
-    size = dtype.ITEMSIZE[problem.a_dtype]
-    return in_gluon and size == 4 and tile_resources.uses_tensor_cores(problem) and problem.layout != "nt"
-
-
 def loads_ahead(sides: Sides) -> bool:
-    """Whether these registers are loaded while the step before is multiplied (`register_operand.loads_ahead`)."""
+    """Whether registers that feed A are loaded while the step before is multiplied (`register_operand.loads_ahead`)."""
     return sides.warps == 4 and sides.rows == WARPGROUP_ROWS and sides.width <= 256
 
 
 def exposed_cycles(sides: Sides) -> float:
-    """Cycles of one step in which a warpgroup waits for them, or for its last products."""
+    """Cycles of one step in which a warpgroup waits for such registers, or for its last products."""
     return _EXPOSED_CYCLES[loads_ahead(sides)]
 
 

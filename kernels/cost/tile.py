@@ -193,7 +193,8 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
     size, width = dtype.ITEMSIZE[problem.a_dtype], sides.width
     tiles_m, tiles_n = -(-problem.m // sides.rows), -(-problem.n // width)
     asynchronous = tile_resources.reads_shared(sides.rows, sides.columns, sides.warps, problem, device)
-    from_registers = products.reads_registers(problem, in_gluon=loop.specialized or loop.in_cluster)
+    in_gluon = loop.specialized or loop.in_cluster
+    from_registers = in_gluon and tile_resources.through_registers(problem)
     if loop.simt:
         multiplied, slower = products.cycles_of_simt(sides, problem), products.simt_alone(sides)
     else:

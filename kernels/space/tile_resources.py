@@ -46,6 +46,11 @@ def suits_wgmma(problem: Problem) -> bool:
     return uses_tensor_cores(problem) and (dtype.ITEMSIZE[problem.a_dtype] == 2 or problem.layout == "nt")
 
 
+def through_registers(problem: Problem) -> bool:
+    """Whether one of two 32-bit operands does not run along K: wgmma reads it from registers alone, as its A."""
+    return uses_tensor_cores(problem) and dtype.ITEMSIZE[problem.a_dtype] == 4 and problem.layout in ("nn", "tt")
+
+
 def asynchronous(config: Config, problem: Problem, device: Device) -> bool:
     """Whether a config's `tl.dot` reads its operands from shared memory: see `reads_shared`."""
     block_m, block_n, _ = tile(config)

@@ -11,7 +11,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import cluster_parts, cluster_sizes
-from tuner.kernels.gemm.hopper.resources import elsewhere, through_registers
+from tuner.kernels.gemm.hopper.resources import elsewhere
 from tuner.kernels.gemm.sums import family_parts
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import refinements, tile_resources, tile_rules
@@ -46,7 +46,7 @@ def supports(problem: Problem, device: Device) -> str | None:
         return reason
     if problem.precision not in ("default", "tf32") or problem.a_dtype == "int8":
         return f"{problem.a_dtype} {problem.precision}: products are of floats, by single instructions"
-    from_registers = problem.layout == "nn" and through_registers(problem)
+    from_registers = problem.layout == "nn" and tile_resources.through_registers(problem)
     if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.layout != "nt" and not from_registers:
         return f"{problem.a_dtype} in layout {problem.layout}: wgmma reads such operands along K alone"
     return _too_large(problem, device)

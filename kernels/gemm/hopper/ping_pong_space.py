@@ -9,7 +9,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import ping_pong_jit, resources, tile
 from tuner.kernels.gemm.hopper import space as specialized_space
-from tuner.kernels.space import tile_rules
+from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
@@ -31,7 +31,7 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := specialized_space.supports(problem, device):
         return reason
-    if resources.through_registers(problem):
+    if tile_resources.through_registers(problem):
         return f"{problem.a_dtype} in layout {problem.layout}: it reads operands along K alone"
     if resources.by_steps(problem):
         return "it sums in the tensor cores alone: registers for each step's products are those of the other tile"

@@ -11,7 +11,7 @@ from tuner.kernels.cost import products
 from tuner.kernels.cost.tile import Sides
 from tuner.kernels.gemm.hopper import cluster_sizes
 from tuner.kernels.gemm.sums import family_parts
-from tuner.kernels.space import refinements
+from tuner.kernels.space import refinements, tile_resources
 from tuner.problem import Problem, dtype
 
 ROW_BYTES = 128
@@ -29,11 +29,6 @@ def row_length(problem: Problem) -> int:
 def by_steps(problem: Problem) -> bool:
     """Whether each step's products are added in registers, as block scales or fp8 without fast accumulation require."""
     return problem.scaling == "block" or (dtype.is_fp8(problem.a_dtype) and not problem.fast_accum)
-
-
-def through_registers(problem: Problem) -> bool:
-    """Whether one operand of 32 bits does not run along K, which wgmma can only read from registers, as its A."""
-    return dtype.ITEMSIZE[problem.a_dtype] == 4 and problem.layout in ("nn", "tt")
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
@@ -72,7 +67,7 @@ def held_sums(config: Config, problem: Problem) -> float:
 
 def held_operand(config: Config, problem: Problem) -> float:
     """Registers of a multiplying thread for A where these feed it: a step's, or three if they are loaded ahead."""
-    if not through_registers(problem):
+    if not tile_resources.through_registers(problem):
         return 0
     each = config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_K") / (128 * warpgroups(config))
     return 3 * each if products.loads_ahead(Sides.of(config)) else each

@@ -13,7 +13,6 @@ from tuner.kernels.gemm.hopper.resources import (
     held_operand,
     held_sums,
     sum_parts,
-    through_registers,
     tiles,
     warpgroups,
     width,
@@ -43,7 +42,7 @@ other, the earlier the more an epilogue needs."""
 
 @rule("swapped", "the shape itself: a tile has 64 rows of what the tensor cores see", reads=("BLOCK_SIZE_M", "SWAP_AB"))
 def _swapped(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    if through_registers(problem):
+    if tile_resources.through_registers(problem):
         return None  # its layout decides
     if config.get("SWAP_AB", False):
         return f"SWAP_AB for {problem.m} rows of A" if problem.m > MOST_SWAPPED_ROWS else None
@@ -77,7 +76,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
 @rule("from registers", "PTX ISA, wgmma.mma_async: only A may come from registers", fatal=True)
 def _from_registers(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Why `register_operand.sum_products` cannot sum a config's tile, or None."""
-    if not through_registers(problem):
+    if not tile_resources.through_registers(problem):
         return None
     if problem.layout[0] == "n":
         return "registers feed A, it is B that does not run along K: SWAP_AB"
@@ -132,7 +131,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
     if held > most:
         return f"a thread would hold {held:g} sums, {most} fit"
     with_a, fit = held + held_operand(config, problem), _MOST_WITH_A[min(3, warpgroups(config))]
-    beyond = through_registers(problem) and with_a > fit
+    beyond = tile_resources.through_registers(problem) and with_a > fit
     return f"a thread would hold {with_a:g} sums and elements of A, {fit} fit" if beyond else None
 
 

@@ -19,7 +19,6 @@ from tuner.kernels.gemm.hopper.resources import (
     elsewhere,
     shared_bytes,
     stage_bytes,
-    through_registers,
     tiles,
     warpgroups,
     width,
@@ -34,7 +33,7 @@ from tuner.kernels.gemm.hopper.rules import (
     WIDTHS,
 )
 from tuner.kernels.gemm.tma import space as tma_space
-from tuner.kernels.space import odd_rows, refinements, tile_rules
+from tuner.kernels.space import odd_rows, refinements, tile_resources, tile_rules
 from tuner.problem import Problem, dtype
 
 NAME = "warp_specialized"
@@ -65,7 +64,7 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def _cannot_read(problem: Problem) -> str | None:
     """Why operands cannot be read as they are stored, or None."""
-    if through_registers(problem):
+    if tile_resources.through_registers(problem):
         if problem.invariant:
             return "an operand through registers: that it sums in the order of others has not been looked into"
         few = problem.layout == "tt" and problem.m < _FEWEST_TRANSPOSED_ROWS
@@ -91,7 +90,7 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     size, few = dtype.ITEMSIZE[problem.a_dtype], problem.m <= FEW_ROWS
     exchanged = (False, True) if problem.m <= MOST_SWAPPED_ROWS else (False,)
     return {
-        "SWAP_AB": (problem.layout == "nn",) if through_registers(problem) else exchanged,
+        "SWAP_AB": (problem.layout == "nn",) if tile_resources.through_registers(problem) else exchanged,
         "BLOCK_SIZE_M": (16, 32, 64, 128, 256) if few else (64, 128, THREE, 256),
         "BLOCK_SIZE_N": (32, 64, 128, 256),
         "num_warps": (4, 8) if few else (4, 8, THREE_WARPS),
@@ -133,7 +132,7 @@ def variants(config: Config, problem: Problem, device: Device) -> Iterator[dict[
 
 def _clustered(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile in clusters if they pay: for few rows of A, or for odd rows, where blocks share the larger side."""
-    if through_registers(problem):
+    if tile_resources.through_registers(problem):
         return
     for ctas in cluster_sizes.worth_trying(problem.m, tiles(config, problem), device):
         yield config.replace(num_ctas=ctas)

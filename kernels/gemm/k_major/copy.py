@@ -1,4 +1,4 @@
-"""Operands copied before a launch so that they run along K, where wgmma reads them only so (K-major)."""
+"""Operands copied before a launch so that they run along K (K-major), as wgmma reads them in shared memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def along_k(operands: Operands, inner: str) -> tuple[Operands, tuple[Launch, ...
     that is being captured.
     """
     matrices = {"a": operands.a, "b": operands.b.t()}
-    layout = problem.along_k(operands.problem, problem.is_copied(inner, operands.problem)).layout
+    layout = problem.computed(inner, operands.problem).layout
     wanted = (layout[0] == "n", layout[1] == "t")
     a, b = (
         not _is_read(matrix) or (along and not _is_along_k(matrix))

@@ -1,7 +1,8 @@
 """The `k_major` kernel, which copies operands so that they run along K before another kernel multiplies.
 
-wgmma reads operands of 8 and 32 bits only along K. Kernels that load others as they are stored turn them in registers,
-or multiply by the slower `mma.sync`. A config names the kernel that multiplies (INNER) and has all of its parameters.
+wgmma reads operands of 8 and 32 bits in shared memory only along K. Kernels of `tl.dot` that load others as they are
+stored turn them in registers, or multiply by the slower `mma.sync`. A config names the kernel that multiplies (INNER)
+and has all of its parameters.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ SPEC = gemm_spec(
     shared_bytes=_INNER.shared_bytes,
     estimate_us=_estimate_us,
     sources=(
-        *(copy_jit, copying, padded_rows, program),
+        *(copy_jit, copying, is_copied, padded_rows, program),
         *(part for module in (warp_specialized, ping_pong, tma) for part in module.SOURCES),
     ),
     runtime_parameters=("GROUP_SIZE_M", "SPLIT_K"),
