@@ -57,7 +57,7 @@ for script in sys.argv[1:]:
 def test_every_script_imports_and_explains_itself():
     pytest.importorskip("triton", reason="the scripts time kernels")
     left_out = {"sanitized.py"}  # sanitizer.py starts it, with a kernel's name
-    fits = ("any_height.py", "any_height_split.py", "ping_pong.py")
+    fits = ("any_height.py", "any_height_split.py", "gated_heights.py", "ping_pong.py")
     needs = {"calibrate.py": "catboost", **dict.fromkeys(fits, "scipy")}
     left_out |= {script for script, package in needs.items() if importlib.util.find_spec(package) is None}
     scripts = [str(path) for room in ("claims", "fit", "checks") for path in programs(room)]

@@ -74,12 +74,13 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False, tea
         # Through pointers, only a cluster's first block would store: Triton believes that all hold the same values.
         config = single(config)
     view = launches.view_of(operands, exchanged=exchanged)
-    tiles, group, constants, options = _static(view, config, teams)
+    tiles, group, constants, options = static(view, config, teams)
     rows, columns, length = (constants[name] for name in TILE)
     ctas = config.integer(NUM_CTAS, 1)
     from_registers = constants["TURNS"] == 0
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
+        None,
         *(laid_out(weight, box, length, ctas) if columns & box else None for box in BOXES),
         out if from_registers else _destination(out, 64, ctas),
         _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
@@ -106,7 +107,7 @@ def _turns(view: launches.View, config: Config) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _static(view: launches.View, config: Config, teams: int) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+def static(view: launches.View, config: Config, teams: int) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Number of tiles, GROUP_SIZE_M, constexprs and compiler options."""
     groups, ctas = warpgroups(config), config.integer(NUM_CTAS, 1)
     columns = config.integer("BLOCK_SIZE_N")
@@ -204,7 +205,7 @@ SOURCES = (
     registers_for,
     registers_of,
     _destination,
-    _static,
+    static,
     _turns,
     turns,
     in_halves,

@@ -8,17 +8,21 @@ checks that in every binary (`any_width.misplaced`).
 
 A stage has 128 bytes for each row of A and each column of B. Of an operand along K, they are that row's or column's
 elements. Otherwise 64 rows or columns are a chunk: for each element along K a row of shared memory with all 64.
+
+With a second A (`gated_any_height`: A is the weight of a gate, the second that of up) both count as one of twice as
+many rows, which take turns of 64. Each warpgroup has 64 rows of both, and stores their gated product.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from tuner.kernels.base.blocks import await_predecessor, count_blocks
+from tuner.kernels.base.blocks import await_predecessor, count_blocks, release_last
+from tuner.kernels.base.epilogue import activate
 from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
@@ -49,7 +53,13 @@ class Fixed:
     SCALING: str
     A_TRANSPOSED: bool
     B_TRANSPOSED: bool
+    GATED: bool
+    TRIGGER: int
     BLOCK_SIZE_N_REST: int = 0
+
+    def activated(self) -> Fixed:
+        """The same of values that are activated."""
+        return replace(self, ACTIVATION="none")
 
 
 @gluon.constexpr_function
@@ -65,9 +75,9 @@ WGMMAS = {"bf16": ("bf16", 16), "fp16": ("f16", 16), "fp8e4nv": ("e4m3", 32), "f
 
 
 @gluon.constexpr_function
-def box_rows(rows, ctas, transposed):  # noqa: ANN201
-    """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 in a cluster or a chunk."""
-    return 64 if ctas > 1 or transposed else rows & -rows
+def box_rows(rows, ctas, transposed, gated=False):  # noqa: ANN201
+    """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 if these are apart."""
+    return 64 if ctas > 1 or transposed or gated else rows & -rows
 
 
 @gluon.constexpr_function
@@ -205,19 +215,20 @@ def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, 
 
 
 @gluon.jit
-def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+def fill(extents, ring, barriers, a_descs, b_descs, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Run the loading warp, which fills free stages, tile after tile."""
     M, N, K, _ = extents
     ready, free, _ = barriers
     STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
     STAGE_BYTES: gl.constexpr = STAGE_ROWS * ROW_BYTES
-    BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED)
+    BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED, FIXED.GATED)
+    MATRICES: gl.constexpr = 2 if FIXED.GATED else 1
     UNIT: gl.constexpr = ring.shape[1]
     A_SHARED: gl.constexpr = FIXED.CTAS > 1 and not FIXED.SHARE_B
     tiles_m, tiles_n = cluster.tiles_of(M, N, FIXED)
     if FIXED.CTAS > 1:
         cluster.meet()
-    await_predecessor(FIXED.PDL)
+    await_predecessor(FIXED.PDL, FIXED.TRIGGER)
     stage = 0
     phase = 1  # the phase of unused barriers: stages are free at first
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -229,13 +240,16 @@ def fill(extents, ring, barriers, a_desc, b_descs, FIXED: gl.constexpr):  # noqa
             cluster.await_free(free, stage, phase, FIXED.CTAS)
             mbarrier.expect(barrier, STAGE_BYTES)
             for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
+                desc = a_descs[part % MATRICES]
+                row = start_m // MATRICES + part // MATRICES * BOX_ROWS
                 buffer = ring.index(first + part * (BOX_ROWS // UNIT))
-                buffer = buffer._reinterpret(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
-                load_block(a_desc, start_m + part * BOX_ROWS, start_k, barrier, buffer, FIXED.A_TRANSPOSED, A_SHARED)
+                buffer = buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+                load_block(desc, row, start_k, barrier, buffer, FIXED.A_TRANSPOSED, A_SHARED)
             for digit in gl.static_range(6):
                 at = first + FIXED.BLOCK_SIZE_M // UNIT
                 load_box(b_descs[digit], start_n, start_k, barrier, ring, at, 256 >> digit, FIXED)
             stage, phase = following(stage, phase, FIXED.STAGES)
+    release_last(FIXED.PDL, FIXED.TRIGGER)
     if FIXED.CTAS > 1:
         # Other blocks signal their reads of the last stages to this block, which must not end before.
         for _ in range(FIXED.STAGES):
@@ -315,12 +329,33 @@ def multiply(  # noqa: ANN201, PLR0917
         cluster.release(free, gl.where(stage == 0, FIXED.STAGES - 1, stage - 1), FIXED.CTAS)
         if FIXED.TEAMS > 1:
             stage, phase = passed(stage, phase, count_blocks(K, FIXED.BLOCK_SIZE_K), FIXED.STAGES)
-        at = (start_m, start_n)
-        store_rows(sums, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, 0, FIXED)
-        if TWICE:
-            at = (start_m + 64, start_n)
-            store_rows(more, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, pieces_of(FIXED), FIXED)
+        if FIXED.GATED:
+            at = (start_m // 2, start_n)
+            values = gated(sums, more, FIXED)
+            store_rows(values, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, 0, activated(FIXED))
+        else:
+            at = (start_m, start_n)
+            store_rows(sums, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, 0, FIXED)
+            if TWICE:
+                at = (start_m + 64, start_n)
+                store_rows(more, at, outputs, out_buffers, vectors, extents, dtype, MEMBER, pieces_of(FIXED), FIXED)
     tma.store_wait(0)
+
+
+@gluon.jit
+def gated(gate, up, FIXED: gl.constexpr):  # noqa: ANN201
+    """The product of an activated gate and of up."""
+    ACTIVATION: gl.constexpr = FIXED.ACTIVATION
+    values = gate[:0]
+    for part in gl.static_range(FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)):
+        values = values + (activate(gate[part], ACTIVATION) * up[part],)
+    return values
+
+
+@gluon.constexpr_function
+def activated(FIXED):  # noqa: ANN201
+    """The constants of values that are activated."""
+    return FIXED.activated()
 
 
 @gluon.constexpr_function
@@ -332,7 +367,8 @@ def pieces_of(FIXED):  # noqa: ANN201
 @gluon.constexpr_function
 def pending_of(piece, FIXED):  # noqa: ANN201
     """How many stores may be under way before a piece's: a tile with an odd number ends on the buffer that begins."""
-    odd = pieces_of(FIXED) * (rows_each(FIXED) // 64) % FIXED.TURNS
+    stored = 64 if FIXED.GATED else rows_each(FIXED)
+    odd = pieces_of(FIXED) * (stored // 64) % FIXED.TURNS
     return 0 if piece == 0 and odd else FIXED.TURNS - 1
 
 
@@ -404,6 +440,7 @@ def store_rows(  # noqa: ANN201, PLR0917
 @gluon.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE_M"], do_not_specialize_on_alignment=["stride_cm", "stride_cn"])
 def any_width_kernel(  # noqa: ANN201, PLR0917
     a_desc,
+    up_desc,
     b_256_desc,
     b_128_desc,
     b_64_desc,
@@ -437,11 +474,13 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     BIAS_ALONG_M: gl.constexpr,
     C_VECTOR: gl.constexpr,
     PDL: gl.constexpr,
+    TRIGGER: gl.constexpr,
     TEAMS: gl.constexpr,
     SCALING: gl.constexpr,
 ):
     """Compute tiles of C one after the other.
 
+    up_desc: a second A, where A is the weight of a gate and M the rows of both; otherwise None.
     b_256_desc to b_8_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
@@ -477,13 +516,14 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, TURNS),
         *(C_TRANSPOSED, ACTIVATION, PDL, CTAS, SHARE_B, BIAS_ALONG_M, C_VECTOR, TEAMS, SCALING),
-        *(A_TRANSPOSED, B_TRANSPOSED),
+        *(A_TRANSPOSED, B_TRANSPOSED, up_desc is not None, TRIGGER),
     )
     out_buffers = ring
     if stride_cm is None:
         out_buffers = gl.allocate_shared_memory(c.dtype, [TEAMS * TURNS * WARPGROUPS] + c.block_type.shape, c.layout)
     extents = (M, N, K, GROUP_SIZE_M)
     barriers = (ready, free, order)
+    a_descs = (a_desc, up_desc)
     b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc, b_8_desc)
     outputs = (c, c_rest, (stride_cm, stride_cn))
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)
@@ -493,7 +533,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
             [
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 1, FIXED)),
-                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+                (fill, (extents, ring, barriers, a_descs, b_descs, FIXED)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -502,7 +542,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
         gl.warp_specialize(
             [
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
-                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+                (fill, (extents, ring, barriers, a_descs, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [1] + [1] * IDLE,
@@ -513,7 +553,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
             [
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, 0, FIXED)),
-                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+                (fill, (extents, ring, barriers, a_descs, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
@@ -525,7 +565,7 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 0, 0, FIXED)),
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 1, 0, FIXED)),
                 (multiply, (extents, ring, barriers, outputs, out_buffers, vectors, 2, 0, FIXED)),
-                (fill, (extents, ring, barriers, a_desc, b_descs, FIXED)),
+                (fill, (extents, ring, barriers, a_descs, b_descs, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 4, 1] + [1] * IDLE,

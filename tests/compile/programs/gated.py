@@ -12,6 +12,7 @@ from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gated.space import as_computed
 from tuner.kernels.space import tile_resources
+from tuner.launch.launch import TILE
 from tuner.sweep import cross_target
 from tuner.sweep.binary_resources import read_resources
 
@@ -21,6 +22,7 @@ PROBLEMS = [
     Problem(3, 1000, 200, dtype="fp16", **SILU),
     Problem(32, 14336, 4096, dtype="bf16", **SILU),
     Problem(200, 3072, 1024, dtype="bf16", layout="nt", epilogue="gelu", op="gated_linear"),
+    Problem(129, 7168, 8192, dtype="bf16", **SILU),
     Problem(4096, 14336, 4096, dtype="fp16", **SILU),
     Problem(512, 1024, 1024, dtype="bf16", **SILU, aligned=False),
     Problem(64, 255, 511, dtype="fp16", **SILU),
@@ -60,6 +62,9 @@ def compiled(spec, problem, config, device):
         "loaded_by_tma": "cp.async.bulk.tensor.2d.shared" in assembly,
         "aligned": problem.aligned,
         "narrow_stores": "st.global.b16" in assembly,
+        "sides": ", ".join(f"{name}={config[name]}" for name in sorted(TILE) if name in config),
+        "warps": config["num_warps"],
+        "clusters": "num_ctas" in config,
         "late": starts_next_late(assembly),
         "stores": sorted(set(re.findall(r"st\.global[.\w]*", assembly))),
         "rejected": spec.space(problem, device).rejection(config),

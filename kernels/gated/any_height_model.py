@@ -1,0 +1,35 @@
+"""How long tiles of `gated_any_height` take."""
+
+from __future__ import annotations
+
+from tuner.hardware.device import Device
+from tuner.kernel.config import Config
+from tuner.kernels.gemm.hopper import any_height_model, ping_pong_model
+from tuner.problem import Problem
+
+IN_TURN = ping_pong_model.Constants(
+    column_cycles=0.614,
+    start_us=2.08,
+    port_bytes=64.3,
+    stored_bytes=0.287,
+    beyond_cycles=0.0,
+    idle_gain=0.259,
+    short_clock=1.0,
+)
+"""Of warpgroups that take tiles in turn (benchmarks/fit/gated_heights.py). A weight's 64 rows are a load of their own,
+and half as much is stored as is multiplied."""
+
+
+def modelled_us(inner: Config, computed: Problem, device: Device, *, in_turn: bool) -> float:
+    """How long a config takes, microseconds.
+
+    Args:
+        inner: the config as the device computes it.
+        computed: the product of both weights as one with x, as the device computes it.
+        device: where.
+        in_turn: whether warpgroups take tiles in turn. All others take what those of `any_height` do.
+    """
+    if in_turn:
+        sides = inner.integer("BLOCK_SIZE_M"), inner.integer("BLOCK_SIZE_N")
+        return ping_pong_model.modelled_us(*sides, computed, device, IN_TURN)
+    return any_height_model.modelled_us(inner, computed, device, any_height_model.CONSTANTS)
