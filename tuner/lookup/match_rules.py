@@ -84,7 +84,7 @@ def of_family(problem: Problem, device: Device, by_source: Iterable[DeviceWinner
 
 
 def default_range(m: int) -> tuple[int, int]:
-    """The Ms that get one default config: 1, to 16 and 32, then halves of octaves, from 128 quarters, from 256 eighths.
+    """The Ms that get one default config: 1, to 16 and 32, halves of octaves, from 128 quarters, from 256 sixteenths.
 
     So a process that nobody tuned for asks few formulas a weight, whatever Ms it calls. docs/benchmarks.md has what
     that loses.
@@ -92,7 +92,7 @@ def default_range(m: int) -> tuple[int, int]:
     if m <= 16:
         return (1, 1) if m == 1 else (2, 16)
     octave = 1 << ((m - 1).bit_length() - 1)
-    step = octave // (1 if m <= 32 else 2 if m <= 128 else 4 if m <= 256 else 8)
+    step = octave // (1 if m <= 32 else 2 if m <= 128 else 4 if m <= 256 else 16)
     last = -(-m // step) * step
     return last - step + 1, min(last, MAX_SIZE)
 
