@@ -26,6 +26,7 @@ from pathlib import Path
 
 import tuner as triton_tuner
 from tuner.errors import DeviceError
+from tuner.lookup import families as families_of
 from tuner.lookup import table as tables_of
 from tuner.problem import suite
 
@@ -40,6 +41,7 @@ MODELS = ROOT / "benchmarks" / "data" / "models.json"
 TABLES = ROOT / "tuner" / "tables" / "shipped"
 PACKAGE = "tuner.tables.shipped"
 MOST_BYTES = 2_000_000
+FEW_ROWS = 64
 LITTLE = 0.97
 """A row whose ratio to torch's library is less is called behind it."""
 COLUMNS = ("m", "n", "k", "dtype", "layout", "epilogue", "scaling", "op", "groups", "top_k", "eps", "parts")
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--trials", help="as `tuner run` takes it")
     parser.add_argument("--also", nargs="*", default=[], metavar="DB")
+    parser.add_argument("--shortest", type=int, default=1, help="the least Ms of a range of more than 64 rows")
     parser.add_argument("--only-list", action="store_true", help="write FOLDER/shipped.csv and tune nothing")
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # most families are known to nobody yet
@@ -137,6 +140,8 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     tuner(folder, "verify", "--strict", "tables")
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
     leave_out_what_serves_nothing(args.tables)
+    if args.shortest > 1:
+        leave_out_short_ranges(args.tables, args.shortest)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     for path in args.tables.glob("*.json"):
         print(path.name, beside_torch(tables_of.load(path)))
@@ -151,6 +156,21 @@ def beside_torch(whole: tables_of.Table) -> dict[str, float]:
     ratios = [row.vs_vendor for row in whole.rows if row.vs_vendor]
     behind = sum(each < LITTLE for each in ratios)
     return {"rows": len(whole.rows), "beside torch": len(ratios), "geomean": record.geomean(ratios), "behind": behind}
+
+
+def leave_out_short_ranges(tables: Path, shortest: int) -> None:
+    """Beyond FEW_ROWS rows give ranges of fewer Ms than `shortest` to those above them, so that all families fit."""
+    for path in tables.glob("*.json"):
+        whole = tables_of.load(path)
+        short = {
+            family.at(each.row_m)
+            for family in whole.families
+            for each in family.ranges
+            if each.first_m > FEW_ROWS and each.last_m - each.first_m + 1 < shortest
+        }
+        rows = tuple(row for row in whole.rows if row.problem not in short)
+        kept = families_of.shippable(whole.families, {row.problem for row in rows})
+        dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(tables)
 
 
 def leave_out_what_serves_nothing(tables: Path) -> None:

@@ -67,6 +67,7 @@ COMPILE_S = {
     "persistent_tma": 0.48,
     "pointer": 0.62,
     "split_k": 0.72,
+    "gated_any_height": 0.64,
     "gated_pointer": 0.51,
     "gated_warp_specialized": 0.55,
     "gated_gemv": 0.24,

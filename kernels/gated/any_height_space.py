@@ -129,22 +129,13 @@ def tiles(config: Config, problem: Problem) -> tuple[int, int]:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile with the deepest ring that fits: of few rows alone and in clusters, else in two orders."""
-    down, across = tiles(config, problem)
+    _, across = tiles(config, problem)
     few = problem.m <= _FEW_ROWS
-    kinds = [config, *_clusters_of(config, down, across, device)] if few else [config]
-    for kind in kinds:
+    options: tuple[Mapping[str, Value], ...] = ({}, {refinements.NUM_CTAS: CLUSTER}, PAIR)
+    for kind in (config.replace(**each) for each in options[: None if few else 1]):
         stages = any_width_space.deepest(as_computed(kind), both(problem), device, _MOST_STAGES)
         for group in dict.fromkeys(min(group, across) for group in (_GROUPS[:1] if few else _GROUPS)):
             yield kind.replace(num_stages=stages, GROUP_SIZE_M=group)
-
-
-def _clusters_of(config: Config, down: int, across: int, device: Device) -> Iterator[Config]:
-    """Yield a tile in clusters: of four that share x if it has all rows and all run at once, of two along x."""
-    at_once = cluster_sizes.clusters_at_once(CLUSTER, device.sm_count)
-    if down == 1 and CLUSTER <= across <= CLUSTER * at_once and cluster_sizes.room(CLUSTER, device):
-        yield config.replace(**{refinements.NUM_CTAS: CLUSTER})
-    if down % 2 == 0:
-        yield config.replace(**PAIR)
 
 
 def shares(problem: Problem) -> tuple[int, ...]:
@@ -188,6 +179,20 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  
         return f"clusters of {config.get(refinements.NUM_CTAS)}: {CLUSTER} that share x, or 2 that share the weights"
     room = cluster_sizes.room(config.integer(refinements.NUM_CTAS), device)
     return None if room else f"{device.sm_count} multiprocessors may have no cluster of so many in one GPC"
+
+
+@rule("worth a cluster", "measured on an H200: docs/decisions.md, 167")
+def _worth_a_cluster(config: Config, problem: Problem, device: Device) -> str | None:
+    """Keep four that share x to tiles that have all its rows and run at once, and pairs to even numbers along x."""
+    if refinements.NUM_CTAS not in config:
+        return None
+    down, across = tiles(config, problem)
+    if refinements.SHARE_B in config:
+        return f"pairs of {down} tiles along x: one would be none" if down % 2 else None
+    most = CLUSTER * cluster_sizes.clusters_at_once(CLUSTER, device.sm_count)
+    if down == 1 and CLUSTER <= across <= most:
+        return None
+    return f"clusters of {CLUSTER} for {down} x {across} tiles: for one along x and {CLUSTER} to {most} others"
 
 
 @rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
@@ -235,4 +240,5 @@ RULES = (
     _turns,
     _height,
     _busy,
+    _worth_a_cluster,
 )

@@ -133,10 +133,20 @@ def test_calls_on_several_streams_do_not_disturb_each_other():
         assert_right(once, *given)
 
 
-@pytest.mark.parametrize("kernel", ["gated_pointer", "gated_gemv", "gated_warp_specialized"])
-def test_a_launch_reads_the_rows_and_the_weights_that_the_one_before_it_wrote(kernel):
+@pytest.mark.parametrize(
+    ("kernel", "rows", "size"),
+    [
+        ("gated_pointer", 2, 2048),
+        ("gated_gemv", 2, 2048),
+        ("gated_warp_specialized", 2, 2048),
+        ("gated_any_height", 129, 7168),  # by default in clusters of four
+        ("gated_any_height", 112, 2048),  # in pairs
+        ("gated_any_height", 600, 2048),  # in turn
+    ],
+)
+def test_a_launch_reads_the_rows_and_the_weights_that_the_one_before_it_wrote(kernel, rows, size):
     """With programmatic dependent launch it has started by then."""
-    here, problem = device.current(), problem_of(2, 2048, 2048)
+    here, problem = device.current(), problem_of(rows, size, size)
     spec = registry.find("gated_linear", kernel)
     if reason := spec.supports(problem, here):
         pytest.skip(reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 pytest.importorskip("triton", reason="the installed kernels need torch and Triton")
@@ -9,6 +11,7 @@ pytest.importorskip("triton", reason="the installed kernels need torch and Trito
 from tuner import Problem
 from tuner.hardware.device import MODELS, triton_version
 from tuner.kernel import registry
+from tuner.kernel.config import Config
 
 WARP_SPECIALIZED, ANY_HEIGHT = (
     registry.find("gated_linear", name) for name in ("gated_warp_specialized", "gated_any_height")
@@ -119,3 +122,35 @@ def test_what_cannot_run_is_refused_with_its_reason(changes, reason):
     assert rejected is not None
     assert reason in str(rejected)
     assert ANY_HEIGHT.space(problem, H100).rejection(config, fatal_only=True) is None
+
+
+@tiles_of_any_height
+@pytest.mark.parametrize(
+    ("m", "multiprocessors", "changes", "is_tried"),
+    [
+        (129, 132, {"num_ctas": 4}, True),
+        (129, 114, {"num_ctas": 4}, False),  # 28 clusters, 25 at once
+        (256, 132, {"num_ctas": 4, "BLOCK_SIZE_M": 128}, False),  # two tiles along x
+        (256, 132, {"num_ctas": 2, "SHARE_B": True, "BLOCK_SIZE_M": 128}, True),
+        (129, 132, {"num_ctas": 2, "SHARE_B": True}, False),  # one
+    ],
+    ids=str,
+)
+def test_no_search_tries_clusters_that_wait_or_lack_a_tile_and_no_other_device_lends_them(
+    m, multiprocessors, changes, is_tried
+):
+    problem, here = layer(m, 7168, 4096), dataclasses.replace(H100, sm_count=multiprocessors)
+    config = Config(
+        ANY_HEIGHT.name,
+        BLOCK_SIZE_M=136,
+        BLOCK_SIZE_N=128,
+        BLOCK_SIZE_K=64,
+        num_warps=4,
+        num_stages=4,
+        GROUP_SIZE_M=2,
+        launch_pdl=True,
+    ).replace(**changes)
+    space = ANY_HEIGHT.space(problem, here)
+    assert space.rejection(config, fatal_only=True) is None
+    assert ("worth a cluster" in str(space.rejection(config))) is not is_tried
+    assert not any("worth a cluster" in str(space.rejection(one)) for one in space.configs())
