@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.hardware.device import KNOWN
+from tuner.hardware.device import KNOWN, triton_version
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -115,11 +115,18 @@ def test_every_m_is_launched_as_the_long_way_does_and_takes_it_once(kernel, ship
     assert not any(told["looked"] for told in ready.printed["calls"])
 
 
+tiles_of_any_height = pytest.mark.skipif(
+    not triton_version().startswith("3.7."), reason="tiles of any height run under Triton 3.7 alone"
+)
+
+
 @pytest.mark.parametrize(
     ("kernel", "first", "last"),
     [
         ("gated_pointer", 65, 256),
         pytest.param("gated_warp_specialized", 65, 256, marks=pytest.mark.long),
+        pytest.param("gated_any_height", 129, 256, marks=[pytest.mark.long, tiles_of_any_height]),
+        pytest.param("gated_any_height", 257, 512, marks=[pytest.mark.long, tiles_of_any_height]),
         pytest.param("gated_gemv", 1, 2, marks=pytest.mark.long),
     ],
 )
