@@ -233,6 +233,11 @@ def test_where_both_points_configs_lose_at_the_other_the_first_row_of_the_higher
     assert all(each.evidence == "measured" for each in found[0].ranges)
 
 
+def test_the_first_row_of_a_tall_tile_is_probed_up_to_256_rows():
+    assert [ladder_module._middle(*pair) for pair in ((64, 128), (192, 256))] == [65, 193]
+    assert [ladder_module._middle(*pair) for pair in ((256, 512), (512, 576), (1024, 2048))] == [384, 544, 1536]
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_where_the_order_is_kept_a_ladder_is_finished_before_the_next_one_goes_on(monkeypatch, in_order):
     monkeypatch.setattr(run, "estimates", lambda _device: time_us)

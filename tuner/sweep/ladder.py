@@ -35,8 +35,9 @@ FAILED = 10.0
 """What a config that fails at an M counts for in a check there: its time over the fastest's."""
 _FINEST = 128
 """Within one step of probes, an M is probed half-way between two points only if they are more than M / 128 apart."""
-_TALL_TILE = 64
-"""The rows of a tile that is as tall as the tensor cores' own."""
+_TALL_TILE, _TALL_UP_TO = 64, 256
+"""The rows of a tile that is as tall as the tensor cores' own, and the M up to which its first row is probed: of more
+rows tiles of any height are the fastest, which change anywhere (docs/decisions.md, 168)."""
 
 
 def _probe(task: SearchTask) -> Search:
@@ -276,12 +277,12 @@ def _anchors(ms: Sequence[int]) -> list[int]:
 def _middle(low: int, high: int) -> int | None:
     """Return an M between two: the first row after a tall tile, or else a multiple of a tile's rows about half-way.
 
-    Where configs change between two such points they mostly change with that row, so it alone decides most ranges. From
-    1024 on a step is a 32nd to a 64th of M. Within one step it is the first row of the higher tile, or what lies
-    half-way: a tile of more rows than there are takes longer the fewer they are, so that configs change at any row.
+    Up to 256 rows configs mostly change with that first row, so it alone decides most ranges. From 1024 on a step is a
+    32nd to a 64th of M. Within one step it is the first row of the higher tile, or what lies half-way: a tile of more
+    rows than there are takes longer the fewer they are, so that configs change at any row.
     Returns None where points are as close as borders are sought.
     """
-    if low % _TALL_TILE == 0 and low + 1 < high:
+    if low % _TALL_TILE == 0 and low < _TALL_UP_TO and low + 1 < high:
         return low + 1
     step = max(TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
