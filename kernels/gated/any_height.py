@@ -15,7 +15,6 @@ from tuner.kernels.base.program import spec_of
 from tuner.kernels.gated import launches
 from tuner.kernels.gated.any_height_space import (
     NAME,
-    as_computed,
     estimate_us,
     fills,
     shared_bytes,
@@ -28,6 +27,7 @@ from tuner.kernels.gated.launches import GATED_LINEAR
 from tuner.kernels.gated.operands import GatedOperands
 from tuner.kernels.gemm import launches as product_launches
 from tuner.kernels.gemm.hopper import any_width, any_width_jit
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.spec import simplicity

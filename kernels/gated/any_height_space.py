@@ -17,7 +17,7 @@ from tuner.kernels.gated.any_height_model import modelled_us
 from tuner.kernels.gated.operands import product
 from tuner.kernels.gated.warp_specialized_space import supports_hopper
 from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_tile import CLUSTER, PAIR
+from tuner.kernels.gemm.hopper.any_height_tile import CLUSTER, PAIR, as_computed
 from tuner.kernels.gemm.hopper.tile import TEAMS
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
@@ -87,15 +87,6 @@ def fills(problem: Problem, device: Device) -> bool:
 def _most_tiles(problem: Problem) -> int:
     down, across = tiles(Config(NAME, BLOCK_SIZE_M=HEIGHTS[0], BLOCK_SIZE_N=_SHAPES[0][0]), problem)
     return down * across
-
-
-@functools.lru_cache(maxsize=4096)
-def as_computed(config: Config) -> Config:
-    """The config of `any_width` that computes the transposed output of both weights as one."""
-    computed = {**dict(config.pairs), "BLOCK_SIZE_M": config["BLOCK_SIZE_N"], "BLOCK_SIZE_N": config["BLOCK_SIZE_M"]}
-    if refinements.NUM_CTAS in config:
-        computed[refinements.SHARE_B] = not config.get(refinements.SHARE_B, False)
-    return Config(config.kernel, **computed)
 
 
 @functools.lru_cache(maxsize=4096)
