@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--trials", help="as `tuner run` takes it")
     parser.add_argument("--also", nargs="*", default=[], metavar="DB")
-    parser.add_argument("--shortest", type=int, default=1, help="the least Ms of a range of more than 64 rows")
+    parser.add_argument("--shortest", type=int, default=1, help="the least Ms of a range beyond 64 rows that was tuned")
     parser.add_argument("--only-list", action="store_true", help="write FOLDER/shipped.csv and tune nothing")
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # most families are known to nobody yet
@@ -141,7 +141,8 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
     leave_out_what_serves_nothing(args.tables)
     if args.shortest > 1:
-        leave_out_short_ranges(args.tables, args.shortest)
+        for each in (folder / "tables").glob("*.json"):
+            leave_out_short_ranges(args.tables / each.name, args.shortest)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     for path in args.tables.glob("*.json"):
         print(path.name, beside_torch(tables_of.load(path)))
@@ -158,19 +159,18 @@ def beside_torch(whole: tables_of.Table) -> dict[str, float]:
     return {"rows": len(whole.rows), "beside torch": len(ratios), "geomean": record.geomean(ratios), "behind": behind}
 
 
-def leave_out_short_ranges(tables: Path, shortest: int) -> None:
-    """Beyond FEW_ROWS rows give ranges of fewer Ms than `shortest` to those above them, so that all families fit."""
-    for path in tables.glob("*.json"):
-        whole = tables_of.load(path)
-        short = {
-            family.at(each.row_m)
-            for family in whole.families
-            for each in family.ranges
-            if each.first_m > FEW_ROWS and each.last_m - each.first_m + 1 < shortest
-        }
-        rows = tuple(row for row in whole.rows if row.problem not in short)
-        kept = families_of.shippable(whole.families, {row.problem for row in rows})
-        dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(tables)
+def leave_out_short_ranges(path: Path, shortest: int) -> None:
+    """Beyond FEW_ROWS rows give a table's ranges of fewer Ms than that to those above, so that all families fit."""
+    whole = tables_of.load(path)
+    short = {
+        family.at(each.row_m)
+        for family in whole.families
+        for each in family.ranges
+        if each.first_m > FEW_ROWS and each.last_m - each.first_m + 1 < shortest
+    }
+    rows = tuple(row for row in whole.rows if row.problem not in short)
+    kept = families_of.shippable(whole.families, {row.problem for row in rows})
+    dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
 
 
 def leave_out_what_serves_nothing(tables: Path) -> None:
