@@ -28,7 +28,7 @@ import tuner as triton_tuner
 from tuner.errors import DeviceError
 from tuner.lookup import families as families_of
 from tuner.lookup import table as tables_of
-from tuner.problem import suite
+from tuner.problem import Problem, suite
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "claims"))
 from commands import tuner
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--trials", help="as `tuner run` takes it")
     parser.add_argument("--also", nargs="*", default=[], metavar="DB")
-    parser.add_argument("--shortest", type=int, default=1, help="the least Ms of a range beyond 64 rows that was tuned")
+    parser.add_argument("--fewest", type=int, default=1, help="the least Ms that a row serves, if all are beyond 64")
     parser.add_argument("--only-list", action="store_true", help="write FOLDER/shipped.csv and tune nothing")
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # most families are known to nobody yet
@@ -140,9 +140,9 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     tuner(folder, "verify", "--strict", "tables")
     tuner(folder, "import", "tables", "--out", str(args.tables.resolve()))
     leave_out_what_serves_nothing(args.tables)
-    if args.shortest > 1:
+    if args.fewest > 1:
         for each in (folder / "tables").glob("*.json"):
-            leave_out_short_ranges(args.tables / each.name, args.shortest)
+            leave_out_rows_for_few(args.tables / each.name, args.fewest)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     for path in args.tables.glob("*.json"):
         print(path.name, beside_torch(tables_of.load(path)))
@@ -159,16 +159,15 @@ def beside_torch(whole: tables_of.Table) -> dict[str, float]:
     return {"rows": len(whole.rows), "beside torch": len(ratios), "geomean": record.geomean(ratios), "behind": behind}
 
 
-def leave_out_short_ranges(path: Path, shortest: int) -> None:
-    """Beyond FEW_ROWS rows give a table's ranges of fewer Ms than that to those above, so that all families fit."""
+def leave_out_rows_for_few(path: Path, fewest: int) -> None:
+    """Leave out a table's rows that serve fewer Ms, all beyond FEW_ROWS rows; the rows of Ms above serve these."""
     whole = tables_of.load(path)
-    short = {
-        family.at(each.row_m)
-        for family in whole.families
-        for each in family.ranges
-        if each.first_m > FEW_ROWS and each.last_m - each.first_m + 1 < shortest
-    }
-    rows = tuple(row for row in whole.rows if row.problem not in short)
+    served: dict[Problem, int] = {}
+    for family in whole.families:
+        for each in family.ranges:
+            count = each.last_m - each.first_m + 1 if each.first_m > FEW_ROWS else fewest
+            served[family.at(each.row_m)] = served.get(family.at(each.row_m), 0) + count
+    rows = tuple(row for row in whole.rows if served.get(row.problem, fewest) >= fewest)
     kept = families_of.shippable(whole.families, {row.problem for row in rows})
     dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
 

@@ -1,11 +1,11 @@
-"""Tiles of `any_height` for more than 256 rows of A beside other kernels' and torch's library, in paired rounds.
+"""What serves Ms of more than 256 rows between those that were tuned: a config of the two beside them, or any winner's.
 
-    python benchmarks/studies/many_rows.py --out RESULT.json
+    python benchmarks/studies/many_rows.py --db tuned.db --out RESULT.json
 
-Problems are drawn: weights of models, and a number of rows from 257 to 4,097, as likely in one octave as in another.
-Those play for which the kernel has tiles that leave the busiest multiprocessor less to compute than others do: its
-configs beside what `any_width` and `warp_specialized` estimate best, and the default config of today. Figures are the
-others' time over ours.
+Of every family in the database, with the points that its ladder found, Ms of more than 256 rows that were not measured
+are drawn, as likely in one octave as in another. In paired rounds play: what served an M when one of the two points
+beside it had to (`beside`), what serves it now (`any`), the configs of other points that the cost model ranks first,
+and the default of every kernel (`default`: that of an untuned problem). Each figure is a time over the fastest's.
 """
 
 from __future__ import annotations
@@ -18,92 +18,124 @@ from pathlib import Path
 from typing import Any
 
 from tuner import Config, Problem
+from tuner.errors import KernelError
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper.any_height_space import fills_waves
-from tuner.sweep import finals
+from tuner.problem.family import Ladder, Range
+from tuner.store.listing import TrialFilter
+from tuner.store.records import State
+from tuner.store.store import Store
+from tuner.sweep import run
+from tuner.sweep.ladder_points import Points
+from tuner.sweep.many_rows import MANY_ROWS
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 
-WEIGHTS = (
-    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (3584, 3584), (37888, 3584)),
-    *((3584, 18944), (1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584), (5120, 5120), (5120, 13824)),
-    *((10240, 5120), (27648, 5120), (2560, 9728), (12288, 4096), (24576, 1536), (7168, 2048)),
-)
-OTHERS = ("any_width", "warp_specialized")
-BEST = 7
-"""Configs of each other kernel, by its estimates."""
+LIKELIEST = 8
+"""How many more of the ladder's configs play at an M."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--db", required=True, help="a database of ladders that were tuned on this GPU model")
     parser.add_argument("--out", required=True, help="the result, as JSON")
-    parser.add_argument("--seed", type=int, default=147, help="of the numbers of rows")
-    parser.add_argument("--count", type=int, default=60, help="problems drawn")
+    parser.add_argument("--each", type=int, default=6, help="Ms drawn of each family")
+    parser.add_argument("--seed", type=int, default=1, help="of the Ms")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
-    spec, found = registry.find("matmul", "any_height"), list[dict[str, Any]]()
+    found = list[dict[str, Any]]()
     with PairedRunner(args.gpu) as runner:
-        problems = drawn(args.seed, args.count)
-        filled = [problem for problem in problems if fills_waves(problem, runner.device)]
-        ours = {problem: spec.space(problem, runner.device).configs() for problem in filled}
-        theirs = {problem: others(problem, runner.device) for problem in filled}
-        runner.compile((problem, config) for problem in theirs for config in theirs[problem] + ours[problem])
-        for problem, configs in theirs.items():
-            found.append(played(runner, problem, configs, ours[problem]))
-            print(found[-1], flush=True)
-    names = ("default_gain", "best_gain", "torch_over_before", "torch_over_now")
-    figures = {name: [each[name] for each in found if each[name]] for name in names}
-    summary = {name: {"geomean": round(record.geomean(them), 4), "least": min(them)} for name, them in figures.items()}
-    record.write(args.out, {"drawn": len(problems), "played": len(found), "summary": summary, "found": found})
-    print(len(problems), len(found), summary)
+        todo = dict[Problem, dict[Config, list[str]]]()
+        counts = dict[str, dict[str, int]]()
+        for points in ladders(args.db, runner.device):
+            beside, any_point = points.beside(), points.ranges()
+            counts[str(points.ladder)] = {"points": len(points.winners), "beside": len(beside), "any": len(any_point)}
+            for problem in drawn(points, args.seed, args.each):
+                todo[problem] = configs_of(problem, points, beside, any_point, runner.device)
+        runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
+        for problem, configs in todo.items():
+            found.append(played(runner, problem, configs))
+            print(found[-1]["problem"], found[-1]["over_fastest"], flush=True)
+            record.write(args.out, {"summary": summary(found), "ranges": counts, "found": found})
+    print(summary(found))
 
 
-def drawn(seed: int, count: int) -> list[Problem]:
-    chance = random.Random(seed)
-    rows = [round(256 * 2 ** (4 * chance.random())) + 1 for _ in range(count)]
-    return [Problem(m, *WEIGHTS[i % len(WEIGHTS)], dtype="bf16", layout="nt") for i, m in enumerate(rows)]
+def ladders(location: str, device: Device) -> list[Points]:
+    """The points of each family of many rows that was tuned on a device: every M with a winner, and what was timed."""
+    estimate, times = run.estimates(device), dict[Problem, dict[Config, float]]()
+    with Store.open(location, read_only=True) as store:
+        winners, decided = store.winners(device_slug=device.slug), store.families(device_slug=device.slug)
+        for trial in store.trials(TrialFilter(device=device.slug, state=State.COMPLETE), limit=None):
+            if trial.outcome.median_us:
+                times.setdefault(trial.problem, {}).setdefault(trial.config, trial.outcome.median_us)
+    found = list[Points]()
+    for family in (each.family for each in decided if each.family.last_m > MANY_ROWS):
+        own = sorted((one for one in winners if one.problem.group() == family.problem), key=lambda one: one.problem.m)
+        points = Points(Ladder(family.first_m, tuple(one.problem for one in own)), estimate)
+        for one in own:
+            points.add(one.problem.m, one, times[one.problem])
+        found.append(points)
+    return found
 
 
-def others(problem: Problem, device: Device) -> list[Config]:
-    """The default without `any_height`, then what other kernels estimate best."""
-    own = registry.find("matmul", "any_height").default_config(problem, device)
-    found = [registry.default_config(problem, device, {own: "left out"})]
-    for name in OTHERS:
-        spec = registry.find("matmul", name)
-        estimates = {
-            config: spec.estimate_us(config, problem, device) for config in spec.space(problem, device).configs()
-        }
-        found += sorted(estimates, key=lambda config: estimates[config])[:BEST]
-    return list(dict.fromkeys(found))
+def drawn(points: Points, seed: int, count: int) -> list[Problem]:
+    """Problems of many rows that are no points."""
+    chance, last_m = random.Random(f"{seed} {points.ladder}"), points.ladder.last_m
+    found = set[int]()
+    while len(found) < count:
+        found |= {round((MANY_ROWS + 1) * (last_m / (MANY_ROWS + 1)) ** chance.random())} - points.winners.keys()
+    return [points.ladder.at(m) for m in sorted(found)]
 
 
-def played(runner: PairedRunner, problem: Problem, theirs: list[Config], ours: list[Config]) -> dict[str, Any]:
-    """What the best of others and their default take, over the best of ours and the default of today."""
-    result = runner.play(problem, theirs + ours)
+def configs_of(
+    problem: Problem, points: Points, beside: list[Range], any_point: list[Range], device: Device
+) -> dict[Config, list[str]]:
+    """The configs that play at an M, each with its names."""
+    found = dict[Config, list[str]]()
+    for name, ranges in (("beside", beside), ("any", any_point)):
+        row_m = next(each.row_m for each in ranges if each.first_m <= problem.m <= each.last_m)
+        found.setdefault(points.winners[row_m].config, []).append(name)
+    found.setdefault(registry.default_config(problem, device), []).append("default")
+    won = {winner.config for m, winner in points.winners.items() if m > MANY_ROWS // 2}
+    estimates = {config: points.estimate(config, problem) or 0.0 for config in won}
+    for config in sorted(won, key=lambda one: estimates[one])[:LIKELIEST]:
+        found.setdefault(config, [])
+    for spec in registry.serving(problem, device):
+        try:
+            found.setdefault(spec.default_config(problem, device), [])
+        except KernelError:
+            continue
+    return found
+
+
+def played(runner: PairedRunner, problem: Problem, configs: dict[Config, list[str]]) -> dict[str, Any]:
+    """What each of the named took over the fastest of all."""
+    result = runner.play(problem, list(configs))
     if isinstance(result, str):
         sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in theirs + ours if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
-    before, now = (
-        min((one for one in configs if one in times), key=lambda one: medians[one]) for configs in (theirs, ours)
-    )
-    default = registry.default_config(problem, runner.device)
-    torch = result.times.get("vendor")
+    medians = {one: statistics.median(result.times[one.digest]) for one in configs if result.times.get(one.digest)}
+    fastest = min(medians, key=medians.__getitem__)
+    named = {name: medians[config] for config, names in configs.items() for name in names if config in medians}
     return {
         "problem": str(problem),
-        "before": str(before),
-        "now": str(now),
-        "default": str(default),
-        "default_gain": round(finals.ratio(times[theirs[0]], times[default]), 4) if default in times else None,
-        "best_gain": round(finals.ratio(times[before], times[now]), 4),
-        "torch_over_before": round(finals.ratio(torch, times[before]), 4) if torch else None,
-        "torch_over_now": round(finals.ratio(torch, min((times[before], times[now]), key=statistics.median)), 4)
-        if torch
-        else None,
-        "rejected": [str(config) for config in theirs + ours if config not in times],
+        "over_fastest": {name: round(us / medians[fastest], 4) for name, us in named.items()},
+        "torch_over": {name: round(statistics.median(result.times["vendor"]) / us, 4) for name, us in named.items()},
+        "fastest": str(fastest),
+        "configs": {name: str(config) for config, names in configs.items() for name in names},
+        "rejected": [str(config) for config in configs if config not in medians],
+    }
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means and the worst."""
+    figures = {name: [each["over_fastest"][name] for each in found] for name in ("beside", "any", "default")}
+    torch = {name: [each["torch_over"][name] for each in found] for name in figures}
+    return {
+        "problems": len(found),
+        "over_fastest": {name: [round(record.geomean(them), 4), max(them)] for name, them in figures.items()},
+        "torch_over": {name: [round(record.geomean(them), 4), min(them)] for name, them in torch.items()},
     }
 
 

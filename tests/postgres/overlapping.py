@@ -38,8 +38,8 @@ def fill(store: Store) -> None:
             group = Problem(1, n, 64, dtype="bf16", layout="nt")
             for run in sorted(chance.sample(range(len(runs)), chance.randint(1, 4))):
                 found = Family(group, _ranges(chance))
-                for each in found.ranges:
-                    problem = found.at(each.row_m)
+                for row_m in {each.row_m for each in found.ranges}:
+                    problem = found.at(row_m)
                     store.record(runs[run], [Trial(problem, CONFIG, KERNEL, Outcome(State.COMPLETE, median_us=20.0))])
                     store.decide(runs[run], problem, KERNEL, Verdict(CONFIG, 20.0, None, None, (CONFIG,)))
                 store.record_family(runs[run], found)
@@ -53,19 +53,20 @@ def _ranges(chance: random.Random) -> tuple[Range, ...]:
     lasts = sorted(chance.sample(range(2, 60), chance.randint(1, 6)))
     firsts = [chance.randint(1, lasts[0]), *(last + 1 for last in lasts)]
     return tuple(
-        Range(first, last, chance.randint(first, last), "measured") for first, last in zip(firsts, lasts, strict=False)
+        Range(first, last, chance.randint(*chance.choice(((first, last), (1, 60)))), "measured")
+        for first, last in zip(firsts, lasts, strict=False)
     )
 
 
 def expected(store: Store) -> list[Shown]:
-    """What lookups make of it: each winner with the Ms that it serves."""
+    """What lookups make of it: each winner with each range of Ms that it serves."""
     found: list[Shown] = []
     for device in DEVICES:
         served = families.served(each.family for each in store.families(device_slug=device.slug))
         for winner in store.winners(device_slug=device.slug):
             m = winner.problem.m
-            _, held = served.get(winner.problem, (None, Range(m, m, m, "measured")))
-            found.append((device.slug, winner.environment.triton, winner.problem.n, m, held.first_m, held.last_m))
+            for _, held in served.get(winner.problem, [(None, Range(m, m, m, "measured"))]):
+                found.append((device.slug, winner.environment.triton, winner.problem.n, m, held.first_m, held.last_m))
     return sorted(found)
 
 

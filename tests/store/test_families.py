@@ -118,8 +118,3 @@ def test_a_copy_does_not_read_every_winner_for_each_trial_that_goes(store, run, 
 def test_ranges_follow_one_another(ranges, said):
     with pytest.raises(ProblemError, match=said):
         Family(GROUP, tuple(Range(*each, each[-1], "measured") for each in ranges))
-
-
-def test_a_range_is_served_by_one_of_its_own_ms():
-    with pytest.raises(ProblemError, match="served from outside, by M = 5"):
-        Family(GROUP, (Range(1, 4, 5, "measured"),))

@@ -134,6 +134,17 @@ def test_a_row_says_from_which_m_on_it_serves_its_family(database, store, run, d
     assert [(row["first_m"], row["m"], row["last_m"]) for row in rows(database)] == [(1, 16, 16), (17, 64, 80)]
 
 
+def test_a_winner_that_serves_several_ranges_has_a_row_for_each(database, store, run, decide):
+    for m in (512, 2048):
+        decide(Problem(m, 2048, 1024, dtype="bf16", layout="nt"), CONFIG)
+    spans = ((257, 400, 2048), (401, 512, 512), (513, 2048, 2048), (2049, 4096, 512))
+    store.record_family(run, Family(GROUP, tuple(Range(*each, "estimated") for each in spans)))
+    (decided,) = store.families()
+    assert [each[:3] for each in decided.family.ranges] == [*spans]
+    found = sorted((row["first_m"], row["last_m"], row["m"]) for row in rows(database))
+    assert found == [*spans]
+
+
 GROUP = Problem(1, 2048, 1024, dtype="bf16", layout="nt")
 OLDER = Family(GROUP, (Range(1, 16, 16, "measured"), Range(17, 64, 64, "measured")))
 NEWER = Family(GROUP, (Range(1, 48, 48, "measured"), Range(49, 64, 64, "measured")))

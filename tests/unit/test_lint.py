@@ -75,13 +75,14 @@ def test_ranges_without_a_row_and_those_that_their_config_cannot_serve_are_repor
         Row(at, spec.default_config(at, device), spec.version, MADE, 10.0, 1.1, 1.1, 1)
         for at, spec in ((problem.with_shape(1, 4096, 4096), small), (problem, tall))
     )
-    ranges = (Range(1, 1, 1, "measured"), Range(2, 8, 8, "measured"), Range(9, 64, 64, "estimated"))
+    ranges = (Range(1, 1, 1, "estimated"), Range(2, 8, 8, "measured"), Range(9, 64, 64, "estimated"))
     table = Table("matmul", device, "2026-01-31T12:00:00Z", rows, (Family(problem.group(), ranges),))
     found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
     assert [(finding.level, finding.found.partition(":")[0]) for finding in found] == [
         (Level.ERROR, "M 2-8 of matmul Mx4096x4096 bfloat16 nt"),
-        (Level.NOTE, "M 9-64"),
+        (Level.NOTE, "M 1-64 of matmul Mx4096x4096 bfloat16 nt"),
     ]
+    assert "2 of 3 ranges by the cost model" in found[1].found
     assert found[0].advice == "tuner run --shape 1-512x4096x4096 --dtype bfloat16 --layout nt"
 
 

@@ -386,15 +386,18 @@ def served_by(first: int, last: int, row_m: int) -> Family:
             [ranges(64, first=17), ranges(16, 512)],
             [[(1, 16, 16, "m")], [(17, 64, 64, "m")], [(65, 512, 512, "m")]],
         ),
-        ([ranges(64, 512, first=17), ranges(32, 512)], [[(1, 64, 64, "e"), (65, 512, 512, "m")]]),
-        ([ranges(64, first=17), ranges(512)], [[(1, 64, 64, "e")], [(65, 512, 512, "m")]]),
+        (
+            [ranges(64, 512, first=17), ranges(32, 512)],
+            [[(1, 16, 32, "m")], [(17, 64, 64, "m"), (65, 512, 512, "m")]],
+        ),
+        ([ranges(64, first=17), ranges(512)], [[(1, 16, 512, "m")], [(17, 64, 64, "m")], [(65, 512, 512, "m")]]),
         ([ranges(8), ranges(512, first=100)], [[(1, 8, 8, "m")], [(100, 512, 512, "m")]]),
         (
             [ranges(16, first=9), ranges(48, first=33), ranges(64)],
-            [[(1, 16, 16, "e")], [(17, 48, 48, "e")], [(49, 64, 64, "m")]],
+            [[(1, 8, 64, "m")], [(9, 16, 16, "m")], [(17, 32, 64, "m")], [(33, 48, 48, "m")], [(49, 64, 64, "m")]],
         ),
-        ([served_by(9, 64, 9), served_by(1, 512, 32)], [[(1, 512, 9, "e")]]),
-        ([served_by(9, 64, 9), served_by(1, 512, 4)], [[(1, 8, 4, "m")], [(9, 512, 9, "e")]]),
+        ([served_by(9, 64, 9), served_by(1, 512, 32)], [[(1, 8, 32, "m")], [(9, 64, 9, "m")], [(65, 512, 32, "m")]]),
+        ([served_by(1, 64, 600), served_by(1, 512, 9)], [[(1, 64, 600, "m")], [(65, 512, 9, "m")]]),
     ],
 )
 def test_where_families_overlap_the_first_holds_and_each_m_stays_served_by_one(layers, expected):
@@ -408,7 +411,7 @@ def test_however_families_overlap_each_m_of_any_is_served_once():
         for _ in range(chance.randint(1, 4)):
             ends = sorted(chance.sample(range(2, 60), chance.randint(1, 6)))
             found = ranges(*ends, first=chance.randint(1, ends[0]))
-            rows = (each._replace(row_m=chance.randint(*each[:2])) for each in found.ranges)
+            rows = (each._replace(row_m=chance.randint(1, 60)) for each in found.ranges)
             layers.append(dataclasses.replace(found, ranges=tuple(rows)))
         found = families.overlaid(layers)
         served = [m for family in found for m in range(family.first_m, family.last_m + 1)]

@@ -76,23 +76,23 @@ def winners(
         empty = "" if listed else _no_winner(store, kernel, key)
     slugs = {winner.device.slug for winner in listed}
     served = {slug: families.served(each.family for each in decided if each.device.slug == slug) for slug in slugs}
-    ranges = [served[winner.device.slug].get(winner.problem) for winner in listed]
+    ranges = [served[winner.device.slug].get(winner.problem, []) for winner in listed]
     if as_json:
         print_json(
             [
                 winner_document(winner)
-                | {"range": its_range and its_range[1], "batches": its_range and its_range[0].batches}
-                for winner, its_range in zip(listed, ranges, strict=True)
+                | {"ranges": [{"range": held, "batches": family.batches} for family, held in its_ranges]}
+                for winner, its_ranges in zip(listed, ranges, strict=True)
             ]
         )
         return
-    column = ("range",) if any(ranges) else ()
+    column = ("ranges",) if any(ranges) else ()
     rows = [
         (
-            *(winner.device.slug, str(winner.problem), *(_range(its_range) for _ in column)),
+            *(winner.device.slug, str(winner.problem), *("; ".join(map(_range, its_ranges)) for _ in column)),
             *(winner.config.label, *figures(winner), winner.environment.triton),
         )
-        for winner, its_range in zip(listed, ranges, strict=True)
+        for winner, its_ranges in zip(listed, ranges, strict=True)
     ]
     print_table(("device", "problem", *column, "config", *FIGURES, "triton"), rows, empty=empty)
 
@@ -250,10 +250,8 @@ def _say_hidden(shown: int, count: int) -> None:
         click.echo(f"the newest {shown} of {count}: --limit {count} shows all", err=True)
 
 
-def _range(served: tuple[Family, Range] | None) -> str:
-    if served is None:
-        return ""
-    (family, held) = served
+def _range(served: tuple[Family, Range]) -> str:
+    family, held = served
     batches = f", batch {family.batches[0]}-{family.batches[1]}" if family.batches else ""
     return f"{held.first_m}-{held.last_m}{batches}"
 

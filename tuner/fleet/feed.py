@@ -12,7 +12,7 @@ from tuner.problem.family import Family
 from tuner.store.records import Winner
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import Result
-from tuner.sweep.ladder_points import Estimate
+from tuner.sweep.many_rows import Estimate
 
 
 class Feed(Agenda):

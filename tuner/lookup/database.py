@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
-REVISION = "0007"
+REVISION = "0008"
 """The schema that the queries below speak: the head of migrations/. A test holds the two together."""
 OLDEST_REVISION = "0001"
 """The oldest schema that the queries below can still read: a serving process does not wait for an upgrade."""

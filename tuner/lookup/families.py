@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, pairwise
 from typing import Any
 
 from tuner.lookup.row import PROBLEM, positive, problem_of
@@ -150,9 +150,6 @@ def _by_batches(families: Sequence[Family]) -> Mapping[Batches, list[Family]]:
 def overlaid(families: Sequence[Family]) -> list[Family]:
     """Cut families of one key that serve one batch to what none before them holds.
 
-    What is left of a range without the M of its row goes to the range beside it, above rather than below, whose
-    evidence there is an estimate.
-
     Args:
         families: the preferred first.
 
@@ -161,9 +158,8 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
     """
     taken: list[tuple[Range, int]] = []
     for number, family in enumerate(families):
-        for each in family.ranges:
-            left = [(Range(*span, each.row_m, each.evidence), number) for span in _left(each, taken)]
-            taken = _owned(sorted([*taken, *left]))
+        left = [(part, number) for each in family.ranges for part in _left(each, taken)]
+        taken = sorted([*taken, *left])
     found: list[Family] = []
     for number, group in groupby(taken, key=lambda entry: entry[1]):
         for run in runs(each for each, _ in group):
@@ -171,38 +167,25 @@ def overlaid(families: Sequence[Family]) -> list[Family]:
     return found
 
 
-def _left(wanted: Range, taken: Iterable[tuple[Range, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last M of each part of a range that no other, ascending, holds."""
+def _left(wanted: Range, taken: Iterable[tuple[Range, int]]) -> Iterator[Range]:
+    """Yield each part of a range that no other, ascending, holds."""
     first_m = wanted.first_m
     for held, _ in taken:
         if first_m < held.first_m:
-            yield first_m, min(wanted.last_m, held.first_m - 1)
+            yield wanted._replace(first_m=first_m, last_m=min(wanted.last_m, held.first_m - 1))
         first_m = max(first_m, held.last_m + 1)
         if first_m > wanted.last_m:
             return
-    yield first_m, wanted.last_m
+    yield wanted._replace(first_m=first_m)
 
 
-def _owned(ranges: Sequence[tuple[Range, int]]) -> list[tuple[Range, int]]:
-    """Give ranges that lack the M of their row to those that they adjoin, each with the number of its family."""
-    found: list[tuple[Range, int]] = []
-    lost: Range | None = None
-    for (held, number), above in zip_longest(ranges, (above for above, _ in ranges[1:])):
-        each = held if lost is None else held._replace(first_m=lost.first_m, evidence=ESTIMATED)
-        lost = None
-        if each.first_m <= each.row_m <= each.last_m:
-            found.append((each, number))
-        elif above is not None and above.first_m == each.last_m + 1:
-            lost = each
-        else:
-            below, its = found[-1]
-            found[-1] = below._replace(last_m=each.last_m, evidence=ESTIMATED), its
+def served(families: Iterable[Family]) -> dict[Problem, list[tuple[Family, Range]]]:
+    """Return by the problem of their row the ranges that families of one device serve, the preferred first."""
+    found: dict[Problem, list[tuple[Family, Range]]] = {}
+    for family in disjoint(families):
+        for each in family.ranges:
+            found.setdefault(family.at(each.row_m), []).append((family, each))
     return found
-
-
-def served(families: Iterable[Family]) -> dict[Problem, tuple[Family, Range]]:
-    """Return by the problem of its row each range that families of one device serve, the preferred first."""
-    return {family.at(each.row_m): (family, each) for family in disjoint(families) for each in family.ranges}
 
 
 def fields(family: Family) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tuner.errors import ProblemError
 from tuner.problem import batches as batched
 from tuner.problem.batches import Batches
+from tuner.problem.dtype import ITEMSIZE
 from tuner.problem.gemm_fields import check_size
 from tuner.problem.gemm_fields import parse_shape as parse_one_shape
 from tuner.problem.problem import Problem
@@ -35,7 +36,7 @@ class Range(NamedTuple):
 
     Attributes:
         first_m, last_m: the smallest and the largest M, both included.
-        row_m: the M of the range whose winner serves all of it.
+        row_m: the M whose winner serves all of it, in the range or not.
         evidence: one of EVIDENCE.
     """
 
@@ -101,10 +102,6 @@ class Family:
                 check_size("M", m)
             if each.first_m > each.last_m:
                 raise ProblemError(f"the range {each.first_m}-{each.last_m} is empty: its first M is beyond its last")
-            if not each.first_m <= each.row_m <= each.last_m:
-                raise ProblemError(
-                    f"the range {each.first_m}-{each.last_m} is served from outside, by M = {each.row_m}"
-                )
             if each.evidence not in EVIDENCE:
                 raise ProblemError(f"unknown evidence {each.evidence!r}: expected {' or '.join(EVIDENCE)}")
         for below, above in zip(self.ranges, self.ranges[1:], strict=False):
@@ -155,6 +152,12 @@ class Ladder(NamedTuple):
     def last_m(self) -> int:
         """The largest M to serve."""
         return self.rungs[-1].m
+
+    @property
+    def unit(self) -> int:
+        """What every M of the family is a multiple of: 16 bytes where A's rows have the length M and are aligned."""
+        problem = self.rungs[0]
+        return 16 // ITEMSIZE[problem.a_dtype] if problem.layout[0] == "t" and problem.aligned else 1
 
     @property
     def family(self) -> Problem:

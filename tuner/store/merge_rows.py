@@ -37,7 +37,7 @@ _ENTITIES: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (models.config, ("kernel_id", "hash")),
     (models.run, ("uuid",)),
     (models.family, ("run_id", "problem_id")),
-    (models.family_range, ("family_id", "problem_id")),
+    (models.family_range, ("family_id", "first_m")),
 )
 """Tables in the order of their references, each with its natural key."""
 _REFERENCES = {

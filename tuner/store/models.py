@@ -201,8 +201,8 @@ family_range = _table(
     *_columns(Integer, "first_m", "last_m"),
     *_columns(Text, "evidence"),
     CheckConstraint("evidence IN ('measured', 'estimated')", name="evidence"),
-    UniqueConstraint("family_id", "problem_id"),
+    UniqueConstraint("family_id", "first_m"),
 )
-"""Ms from `first_m` to `last_m` are served by the current winner of `problem_id`, whose M is one of them."""
+"""Ms from `first_m` to `last_m` are served by the current winner of `problem_id`, whose M may be another."""
 
 watch(metadata)

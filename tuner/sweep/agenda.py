@@ -8,7 +8,7 @@ from tuner.problem import Problem
 from tuner.problem.family import Family, Ladder
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.ladder import LadderProgress, Result, TuningStep
-from tuner.sweep.ladder_points import Estimate
+from tuner.sweep.many_rows import Estimate
 
 
 def distinct(listed: Iterable[Problem | Ladder]) -> list[Problem | Ladder]:

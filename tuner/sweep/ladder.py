@@ -16,7 +16,8 @@ from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import Check, Family, Ladder, runs
 from tuner.store.records import DecidedFamily, Winner
-from tuner.sweep.ladder_points import MAX_LOSS, TILE, Estimate, Points
+from tuner.sweep.ladder_points import MAX_LOSS, TILE, Points
+from tuner.sweep.many_rows import MANY_ROWS, Estimate
 from tuner.sweep.neighbours import FARTHEST
 from tuner.sweep.race import PROBED, RACE, Race
 from tuner.sweep.search import Search, Strategy
@@ -35,9 +36,9 @@ FAILED = 10.0
 """What a config that fails at an M counts for in a check there: its time over the fastest's."""
 _FINEST = 128
 """Within one step of probes, an M is probed half-way between two points only if they are more than M / 128 apart."""
-_TALL_TILE, _TALL_UP_TO = 64, 256
-"""The rows of a tile that is as tall as the tensor cores' own, and the M up to which its first row is probed: of more
-rows tiles of any height are the fastest, which change anywhere (docs/decisions.md, 168)."""
+_TALL_TILE = 64
+"""The rows of a tile that is as tall as the tensor cores' own, whose first row is probed, but not of many rows: there
+tiles of any height are the fastest, which change anywhere (docs/decisions.md, 168)."""
 
 
 def _probe(task: SearchTask) -> Search:
@@ -227,7 +228,7 @@ class LadderProgress:
     def _probes_between(self) -> list[TuningStep]:
         """Return a step between neighbouring points of which neither may serve the Ms between, the widest first."""
         widest = sorted(self._points.undecided(), key=lambda pair: pair[0] / pair[1])
-        middles = (_middle(*pair) for pair in widest)
+        middles = (_middle(*pair, self.ladder.unit) for pair in widest)
         between = [m for m in middles if m is not None and m not in self._winnerless][: MAX_PROBES - self._probes]
         self._probes += len(between)
         return [self._probe_at(m) for m in between]
@@ -250,7 +251,7 @@ class LadderProgress:
         wanted = CHECKS if batches is None else 1
         steps: list[TuningStep] = []
         for _ in range(10 * CHECKS):
-            m = draw.randint(first, last)
+            m = draw.randint(first, last) // self.ladder.unit * self.ladder.unit
             problem = self.ladder.at(m, batches and draw.randint(*batches))
             serving = next((each for each in ranges if each.first_m <= m <= each.last_m), None)
             if serving is None or problem in taken or m in (*self._points.measured, *self._checked):
@@ -274,22 +275,22 @@ def _anchors(ms: Sequence[int]) -> list[int]:
     return [m for m in ms if m in wanted or m in (ms[0], ms[-1])]
 
 
-def _middle(low: int, high: int) -> int | None:
+def _middle(low: int, high: int, unit: int = 1) -> int | None:
     """Return an M between two: the first row after a tall tile, or else a multiple of a tile's rows about half-way.
 
     Up to 256 rows configs mostly change with that first row, so it alone decides most ranges. From 1024 on a step is a
     32nd to a 64th of M. Within one step it is the first row of the higher tile, or what lies half-way: a tile of more
     rows than there are takes longer the fewer they are, so that configs change at any row.
-    Returns None where points are as close as borders are sought.
+    It is a multiple of the unit. Returns None where points are as close as borders are sought.
     """
-    if low % _TALL_TILE == 0 and low < _TALL_UP_TO and low + 1 < high:
-        return low + 1
+    if low % _TALL_TILE == 0 and low < MANY_ROWS and low + unit < high:
+        return low + unit
     step = max(TILE, 1 << max(0, high.bit_length() - 6))
     middle = math.ceil((low + high) / 2 / step) * step
     if not low < middle < high:
         middle -= step
     if low < middle < high:
         return middle
-    if low % step == 0 and low + 1 < high:
-        return low + 1
-    return (low + high) // 2 if high - low > max(1, high // _FINEST) else None
+    if low % step == 0 and low + unit < high:
+        return low + unit
+    return (low + high) // (2 * unit) * unit if high - low > max(unit, high // _FINEST) else None

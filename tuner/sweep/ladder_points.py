@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tuner.kernel.config import Config
-from tuner.problem import Problem
 from tuner.problem.family import ESTIMATED, MEASURED, Ladder, Range
 from tuner.store.records import Winner
 from tuner.sweep.finals import TIE
+from tuner.sweep.many_rows import MANY_ROWS, CorrectedModel, Estimate, spans
 
 MAX_LOSS = 0.03
 """The largest loss tolerated between two measured Ms: 0.03 lets the config that serves the Ms between them be 3% slower
@@ -22,11 +24,13 @@ MAX_RISE = 0.1
 The higher M's time is counted with the loss of the config that serves the Ms between. These cannot lose more than the
 rise, as long as no config takes less time for more rows.
 """
+FROM_ABOVE = 0.02
+"""How much slower the next point's config must be at points of many rows, in the mean, for any point's to serve there.
+
+Less than that the two points beside an M know better than the cost model, as of kernels whose configs go by rows.
+"""
 TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
-
-Estimate = Callable[[Config, Problem], float | None]
-"""Microseconds that the cost model gives a config; None where it has no model, infinity where it cannot run."""
 
 
 @dataclass(slots=True)
@@ -77,7 +81,9 @@ class Points:
         return [
             (low, high)
             for low, high in pairwise(sorted(self.winners))
-            if high > low + 1 and (high > TILE or self._between(low, high)[0] is None) and self._may_lose(low, high)
+            if high > low + self.ladder.unit
+            and (high > TILE or self._between(low, high)[0] is None)
+            and self._may_lose(low, high)
         ]
 
     def _may_lose(self, low: int, high: int) -> bool:
@@ -109,18 +115,17 @@ class Points:
         config, there = self.winners[won].config, self.winners[at]
         if self._fails(config, won, at):
             return math.inf
-        if config in (there.config, *there.tied):
+        over = self._over_winner(config, at)
+        if over == 1.0:
             return 0.0
-        beside = at + 1 if at < won else at - 1
+        beside = at + self.ladder.unit if at < won else at - self.ladder.unit
         if self.estimate(config, self.ladder.at(beside)) == math.inf:
             return math.inf
-        time_us = self._times.get(at, {}).get(config)
-        if time_us is None:
+        if over is None:
             here, other = (self.estimate(config, self.ladder.at(m)) for m in (won, at))
             ratio = other / here if here and other and math.inf not in (here, other) else 1.0
-            time_us = self.winners[won].median_us * ratio
-        best_us = self._times.get(at, {}).get(there.config, there.median_us)
-        return max(0.0, time_us / best_us - 1)
+            over = self.winners[won].median_us * ratio / there.median_us
+        return max(0.0, over - 1)
 
     def _fails(self, config: Config, one: int, other: int) -> bool:
         """Whether a config is known to have failed from one M to another, both included."""
@@ -128,13 +133,78 @@ class Points:
         return any(config in failed for m, failed in self._failed.items() if low <= m <= high)
 
     def ranges(self) -> list[Range]:
-        """Return the ranges that the points found so far give, ascending; with a gap where no point's config serves."""
+        """Return the ranges that the points found so far give, ascending; with a gap where no point's config serves.
+
+        Of many rows any point's config may serve any M where those of the points above lose much, if the cost model has
+        all of them and one serves each M. Otherwise, and of fewer rows, it is one of the two points beside it.
+        """
+        ranges = self.beside()
+        many = self._of_many_rows()
+        if not many:
+            return ranges
+        few = [each._replace(last_m=min(each.last_m, MANY_ROWS)) for each in ranges if each.first_m <= MANY_ROWS]
+        if few and few[-1].last_m == MANY_ROWS and self._same(few[-1].row_m, many[0].row_m):
+            self._extend(many, few.pop(), goes_on=True)
+        return [*few, *many]
+
+    def _of_many_rows(self) -> list[Range]:
+        """The ranges of many rows; none where there are no such Ms, or the points beside an M must serve it."""
+        first_m, last_m = max(self.ladder.first_m, MANY_ROWS + 1), max(self.winners)
+        ms = [m for m in sorted(self.winners) if m > MANY_ROWS]
+        lost = [self._over_winner(self.winners[above].config, m) for m, above in pairwise(ms)]
+        logs = [math.log(over) for over in lost if over is not None]
+        if not logs or statistics.fmean(logs) < FROM_ABOVE:
+            return []
+        won: dict[Config, list[int]] = {}
+        for m in ms:
+            won.setdefault(self.winners[m].config, []).append(m)
+        model = CorrectedModel(self.ladder, self.estimate, {config: self._times_us(config) for config in won})
+        if not all(map(model.knows, won)):
+            return []
+
+        def log_us(config: Config, m: int) -> float:
+            m += -m % self.ladder.unit
+            return math.inf if all(self._fails(config, at, m) for at in won[config]) else model.log_us(config, m)
+
+        return [
+            Range(
+                *(first, last, min(won[config], key=lambda m: max(first / m, m / last))),
+                self._evidence(config, first, last),
+            )
+            for first, last, config in spans(list(won), log_us, first_m, last_m) or ()
+        ]
+
+    def _evidence(self, config: Config, first_m: int, last_m: int) -> str:
+        """Whether a config was measured to lose little at all points among some Ms and at those beside them."""
+        ms = sorted(self.winners)
+        low, high = max(0, bisect_right(ms, first_m) - 1), bisect_left(ms, last_m)
+        losses = {m: (self._over_winner(config, m) or math.inf) - 1 for m in ms[low : high + 1]}
+        rises = (
+            (1 + losses[above]) * self.winners[above].median_us / self.winners[below].median_us - 1
+            for below, above in pairwise(losses)
+        )
+        return MEASURED if max(losses.values()) <= MAX_LOSS and max(rises, default=0.0) <= MAX_RISE else ESTIMATED
+
+    def _times_us(self, config: Config) -> dict[int, float]:
+        """Microseconds of a config by the Ms of points where it was measured, each on the scale of the winner's."""
+        over = {m: self._over_winner(config, m) for m in self.winners}
+        return {m: ratio * self.winners[m].median_us for m, ratio in over.items() if ratio is not None}
+
+    def _over_winner(self, config: Config, at: int) -> float | None:
+        """A config's time at a point over the winner's; None where it was not measured."""
+        times, there = self._times.get(at, {}), self.winners[at]
+        if config in (there.config, *there.tied):
+            return 1.0
+        return times[config] / times.get(there.config, there.median_us) if config in times else None
+
+    def beside(self) -> list[Range]:
+        """The ranges if each M between two points is served by one of these two."""
         ms = sorted(self.winners)
         undecided = set(self.undecided())
         ranges = [Range(ms[-1], ms[-1], ms[-1], MEASURED)]
         for low, high in reversed(list(pairwise(ms))):
-            row_m = self._between(low, high)[0] if high - low > 1 else None
-            if row_m is not None:
+            row_m = self._between(low, high)[0] if high - low > self.ladder.unit else high
+            if row_m is not None and high - low > 1:
                 evidence = ESTIMATED if (low, high) in undecided else MEASURED
                 goes_on = self._same(row_m, ranges[0].row_m) or self._loss(ranges[0].row_m, low) <= TIE
                 if row_m == high and not goes_on:  # its own M was given to the range above, with which it ties

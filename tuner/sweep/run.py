@@ -27,8 +27,8 @@ from tuner.sweep.agenda import Agenda
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import TuningStep
-from tuner.sweep.ladder_points import Estimate
 from tuner.sweep.loop import Loop
+from tuner.sweep.many_rows import Estimate
 from tuner.sweep.observer import Observer
 from tuner.sweep.plan import Forecast, Plan
 from tuner.sweep.report import Report

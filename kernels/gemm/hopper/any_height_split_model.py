@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.cost.tile import memory_bytes_per_us
+from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
@@ -61,6 +62,11 @@ class Tile(NamedTuple):
         """How many cover a problem's output."""
         return -(-problem.m // self.rows) * -(-problem.n // self.columns)
 
+    def clusters(self, problem: Problem) -> int:
+        """How many compute them."""
+        down, across = -(-problem.m // self.rows), -(-problem.n // self.columns)
+        return -(-down // self.neighbours) * across if self.share_b else down * -(-across // self.neighbours)
+
 
 class Constants(NamedTuple):
     """What `modelled_us` is fitted by (benchmarks/fit/any_height_split.py).
@@ -83,7 +89,7 @@ CONSTANTS = Constants(l2_bytes=42.0, fill_bytes=75.3, sent_bytes=11.0, start_us=
 
 
 def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> float:
-    """How long a tile's config takes, microseconds, all of whose clusters run at once."""
+    """How long a tile's config takes, microseconds; it was fitted where all clusters run at once."""
     rows, columns, splits, neighbours, share_b, stages = tile
     loaded = rows / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
     share = tile.count(problem) * splits / device.sm_count
@@ -97,7 +103,8 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
     sent = rows * columns * 4 * (splits - 1) / splits / by.sent_bytes
     memory_us = problem.bytes_moved / memory_bytes_per_us(device)
-    return by.start_us + max(steps * step / device.sustained_mhz, memory_us) + sent / device.sustained_mhz
+    wave_us = max(steps * step / device.sustained_mhz, memory_us) + sent / device.sustained_mhz
+    return by.start_us + wave_us * -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
 
 
 def _norm(*values: float) -> float:

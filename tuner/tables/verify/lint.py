@@ -237,14 +237,18 @@ def _ranges(subject: Subject) -> Iterator[Finding]:
             finding = _range(subject, family, held, rows.get(family.at(held.row_m), ()))
             if finding is not None:
                 yield finding
+        if estimated := [held for held in family.ranges if held.evidence == ESTIMATED]:
+            count = f"{len(estimated)} of {len(family.ranges)} ranges"
+            span = f"M {estimated[0].first_m}-{estimated[-1].last_m} of {family_name(family.problem, family.batches)}"
+            found = f"{span}: {count} by the cost model: nobody measured that their configs lose little in all of them"
+            yield subject.finding(Level.NOTE, "range", found, MEASURED, advice=_tune(family))
 
 
 def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -> Finding | None:
     name, device = f"M {held.first_m}-{held.last_m}", subject.table.device
-    advice = command(family.at(family.last_m), (family.first_m, (family.batches or (None,))[0]))
     if not rows:
         found = f"{name} of {family_name(family.problem, family.batches)}: there is no row of M {held.row_m}"
-        return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=advice)
+        return subject.finding(Level.ERROR, "range", found, "a row of each range", advice=_tune(family))
     for row in rows:
         if match_rules.refusal(row, row.problem, device) is not None:
             continue  # which `_configs` says
@@ -252,11 +256,12 @@ def _range(subject: Subject, family: Family, held: Range, rows: Sequence[Row]) -
             if (reason := match_rules.refusal(row, end, device)) is not None:
                 found = f"{name}: {row.config.label}: {reason}"
                 expected = f"what runs for {end} too" if family.batches else f"what runs for M {end.m} too"
-                return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=advice)
-    if held.evidence == ESTIMATED:
-        found = f"{name}: nobody measured that this config loses little in all of it"
-        return subject.finding(Level.NOTE, "range", found, MEASURED, row=rows[0], advice=advice)
+                return subject.finding(Level.ERROR, "range", found, expected, row=row, advice=_tune(family))
     return None
+
+
+def _tune(family: Family) -> str:
+    return command(family.at(family.last_m), (family.first_m, (family.batches or (None,))[0]))
 
 
 CHECKS: tuple[Check, ...] = (_empty, _date, _device, _environments, _configs, _evidence, _losing, _ranges)
