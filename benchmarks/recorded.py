@@ -20,6 +20,7 @@ from tuner.hardware.device import Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.store import schema
 from tuner.store.records import State
 from tuner.store.store import Store
 
@@ -134,6 +135,7 @@ def database(path):
     with tempfile.TemporaryDirectory() as folder:
         unpacked = Path(folder) / "trials.db"
         unpacked.write_bytes(lzma.decompress(path.read_bytes()))
+        schema.upgrade(str(unpacked))
         with Store.open(str(unpacked), read_only=True) as store:
             (device,) = (row.device for row in store.devices())
             found = defaultdict(dict)

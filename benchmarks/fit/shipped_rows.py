@@ -101,11 +101,17 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def put(table: tables_of.Table, result: dict[str, Any], folder: Path) -> None:
     faster = {each["problem"]: each for each in result["found"] if each["over_row"] < FASTER}
-    last_m = {family.problem.with_m(each.row_m): each.last_m for family in table.families for each in family.ranges}
+    last_m: dict[Problem, int] = {}
+    far: set[Problem] = set()
+    for family in table.families:
+        for each in family.ranges:
+            row = family.at(each.row_m)
+            last_m[row] = max(each.last_m, last_m.get(row, 0))
+            far |= set() if each.first_m <= each.row_m <= each.last_m else {row}
 
     def renewed(row: Row) -> Row:
         each = faster.get(str(row.problem))
-        if each is None:
+        if each is None or row.problem in far:  # where it serves other Ms, this play says nothing
             return row
         config = Config(each["kernel"], **each["config"])
         tile, m = config.integer("BLOCK_SIZE_M"), row.problem.m

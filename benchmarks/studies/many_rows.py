@@ -71,8 +71,10 @@ def ladders(location: str, device: Device) -> list[Points]:
             if trial.outcome.median_us:
                 times.setdefault(trial.problem, {}).setdefault(trial.config, trial.outcome.median_us)
     found = list[Points]()
-    for family in (each.family for each in decided if each.family.last_m > MANY_ROWS):
-        own = sorted((one for one in winners if one.problem.group() == family.problem), key=lambda one: one.problem.m)
+    newest = {(each.family.problem, each.family.batches): each.family for each in reversed(decided)}
+    for family in (each for each in newest.values() if each.last_m > MANY_ROWS):
+        of_family = (one for one in winners if one.problem.group() == family.problem and one.problem in times)
+        own = sorted((one for one in of_family if one.problem.m <= family.last_m), key=lambda one: one.problem.m)
         points = Points(Ladder(family.first_m, tuple(one.problem for one in own)), estimate)
         for one in own:
             points.add(one.problem.m, one, times[one.problem])
@@ -82,10 +84,12 @@ def ladders(location: str, device: Device) -> list[Points]:
 
 def drawn(points: Points, seed: int, count: int) -> list[Problem]:
     """Problems of many rows that are no points."""
-    chance, last_m = random.Random(f"{seed} {points.ladder}"), points.ladder.last_m
-    found = set[int]()
-    while len(found) < count:
-        found |= {round((MANY_ROWS + 1) * (last_m / (MANY_ROWS + 1)) ** chance.random())} - points.winners.keys()
+    chance, last_m, found = random.Random(f"{seed} {points.ladder}"), points.ladder.last_m, set[int]()
+    first_m, unit = max(MANY_ROWS + 1, points.ladder.first_m), points.ladder.unit
+    for _ in range(100 * count):
+        m = round(first_m * (last_m / first_m) ** chance.random()) // unit * unit
+        if len(found) < count and m >= first_m:
+            found |= {m} - points.winners.keys()
     return [points.ladder.at(m) for m in sorted(found)]
 
 
@@ -130,8 +134,11 @@ def played(runner: PairedRunner, problem: Problem, configs: dict[Config, list[st
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and the worst."""
-    figures = {name: [each["over_fastest"][name] for each in found] for name in ("beside", "any", "default")}
-    torch = {name: [each["torch_over"][name] for each in found] for name in figures}
+    names = ("beside", "any", "default")
+    figures, torch = (
+        {name: [each[ratio][name] for each in found if name in each[ratio]] for name in names}
+        for ratio in ("over_fastest", "torch_over")
+    )
     return {
         "problems": len(found),
         "over_fastest": {name: [round(record.geomean(them), 4), max(them)] for name, them in figures.items()},

@@ -111,7 +111,7 @@ def _prepare(call: CheckedCall, recording: Recording) -> None:
 def _ranges_of(call: CheckedCall, recording: Recording) -> Iterator[PreparedRange]:
     """What the ranges of a problem's family launch; their kernels are imported, and loaded where they ship."""
     seen: set[Config] = set()
-    for _, row in ranges_of_family(call.problem, call.device, call.match):
+    for row in dict.fromkeys(row for _, row in ranges_of_family(call.problem, call.device, call.match)):
         if recording.find is None:
             with contextlib.suppress(KernelError):
                 registry.find(row.problem.op, row.config.kernel)

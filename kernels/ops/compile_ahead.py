@@ -97,7 +97,7 @@ def _missing(
         with contextlib.suppress(KernelError, NotImplementedError, *failures()):
             found = launch_ranges(problem, config, ms[0], ms[-1])
             _launch_range.setdefault((problem.family, device.slug, config), []).extend(found)
-        for each in map(problem.with_m, ms_of_each_kind(ms[0], ms[-1])):
+        for each in map(problem.with_m, ms_of_each_kind(problem, ms[0], ms[-1])):
             if can_run(config, each, device):
                 for launch, shipped in _compiled_for(each, config, find):
                     if shipped is None and (launch.function, launch.key) not in seen:

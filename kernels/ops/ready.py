@@ -87,14 +87,15 @@ def _held(problem: Problem, device: Device) -> ReadyLaunches | None:
 
 def _is_whole(held: ReadyLaunches, call: CheckedCall) -> bool:
     """Whether all that a server decodes by ships ready; if not, the family's first call must prepare the rest."""
-    rows = (row for _, row in ranges_of_family(call.problem, call.device, call.match))
-    return all(held.ranges(row.problem, row.config) for row in rows if row.problem.m <= LAST_M)
+    ranges = ranges_of_family(call.problem, call.device, call.match)
+    rows = dict.fromkeys(row for each, row in ranges if each.first_m <= LAST_M)
+    return all(held.ranges(row.problem, row.config) for row in rows)
 
 
 def _ready_ranges(held: ReadyLaunches, call: CheckedCall) -> Iterator[PreparedRange]:
     """What the ranges of a problem's family launch; a binary is loaded for the first M that needs it."""
     seen: set[Config] = set()
-    for _, row in ranges_of_family(call.problem, call.device, call.match):
+    for row in dict.fromkeys(row for _, row in ranges_of_family(call.problem, call.device, call.match)):
         for each in () if row.config in seen else held.ranges(row.problem, row.config):
             launch_range = each.launch_range._replace(serves=serves(row.problem, call.device, row.config, TUNED))
             yield PreparedRange(launch_range, functools.partial(_loaded, held, each, call.index))

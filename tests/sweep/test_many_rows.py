@@ -104,21 +104,19 @@ def test_without_a_model_of_all_the_points_beside_an_m_serve_it(estimate):
     assert points.ranges() == points.beside()
 
 
-def test_a_config_that_failed_serves_nothing_beyond_that_m():
+@pytest.mark.parametrize("seed", range(40))
+def test_a_config_serves_no_m_beside_one_at_which_it_failed(seed):
     points = points_of(RUNGS)
-    for each in points.ranges():
-        config = points.winners[each.row_m].config
-        failing = points_of(RUNGS)
-        failing.add_failures(each.last_m, frozenset([config]))
-        served = {
-            m
-            for one in failing.ranges()
-            if failing.winners[one.row_m].config == config
-            for m in range(one.first_m, one.last_m + 1)
-        }
-        won = {m for m, winner in points.winners.items() if winner.config == config}
-        assert each.last_m not in served - won
-        assert all(any((at <= each.last_m) == (m <= each.last_m) for at in won) for m in served)
+    chance = random.Random(seed)
+    each = chance.choice(points.ranges())
+    config, m = points.winners[each.row_m].config, chance.randint(each.first_m, each.last_m)
+    points.add_failures(m, frozenset([config]))
+    low, high = max(at for at in RUNGS if at <= m), min(at for at in RUNGS if at >= m)
+    won = {at for at, winner in points.winners.items() if winner.config == config}
+    for one in points.ranges():
+        if points.winners[one.row_m].config == config:
+            assert not one.first_m <= m <= one.last_m or m in won
+            assert not (low < one.first_m and one.last_m < high)
 
 
 def test_what_was_measured_corrects_the_model_and_far_from_it_a_config_does_not_serve():
@@ -148,9 +146,14 @@ def test_spans_cover_a_range_with_few_configs_and_only_where_each_can_run():
             return -1.0 if m >= 700 else math.inf
         return 0.0 if (config == one) == (m <= 400) else 0.0001  # too little for a span of its own
 
-    found = spans([one, other, tall], log_us, 257, 1000)
+    def anywhere(_config: Config, _first: int, _last: int) -> bool:
+        return True
+
+    found = spans([one, other, tall], log_us, anywhere, 257, 1000)
     assert [each.config for each in found] in ([one, tall], [other, tall])
     assert (found[0].first_m, found[-1].last_m) == (257, 1000)
     assert 700 <= found[1].first_m == found[0].last_m + 1 <= 720
-    assert spans([tall], log_us, 257, 1000) is None
-    assert spans([one], log_us, 300, 300) == [(300, 300, one)]
+    assert spans([tall], log_us, anywhere, 257, 1000) is None
+    assert spans([one], log_us, anywhere, 300, 300) == [(300, 300, one)]
+    found = spans([one, other], log_us, lambda config, first, last: config != one or not first <= 333 <= last, 257, 400)
+    assert {each.config for each in found if each.first_m <= 333 <= each.last_m} == {other}

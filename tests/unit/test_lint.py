@@ -14,10 +14,15 @@ from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule
 from tuner.launch import launch
+from tuner.launch.launch_range import launch_ranges
+from tuner.lookup import match_rules
+from tuner.lookup.device_winners import DeviceWinners, by_problem
+from tuner.lookup.families import ByKey
 from tuner.lookup.row import Provenance, Row
 from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem.family import Family, Range
+from tuner.tables.dispatcher import dispatcher
 from tuner.tables.verify import lint
 from tuner.tables.verify.finding import Level
 from tuner.tables.verify.lint import Subject
@@ -102,6 +107,24 @@ def test_a_range_whose_config_cannot_run_at_its_first_m_is_reported(toy, install
         found = [finding for finding in lint.check(Subject("here", table)) if finding.check == "range"]
         assert [finding.level for finding in found] == [Level.ERROR] * reported
         assert all("taller than M" in finding.found for finding in found)
+
+
+def test_a_range_of_aligned_ms_is_served_though_its_ends_are_none_of_them():
+    """With A stored along M the Ms of an aligned family are multiples of 8, and a range begins after another's last."""
+    device, problem = KNOWN["sm_90"], Problem(512, 4096, 4096, dtype="bf16", layout="tn")
+    spec = registry.find("matmul", "tma")
+    row = Row(problem, spec.default_config(problem, device), spec.version, MADE, 10.0, 1.1, 1.1, 1)
+    found = Family(problem.group(), (Range(257, 519, 512, "measured"),))
+    table = Table("matmul", device, "2026-01-31T12:00:00Z", (row,), (found,))
+    assert not [each for each in lint.check(Subject("here", table)) if each.level is Level.ERROR]
+    winners = DeviceWinners("here", by_problem([row]), device.slug, ByKey([found]))
+    for m in (264, 512):
+        decision = match_rules.of_family(problem.with_m(m), device, [winners])
+        assert decision is not None
+        assert (decision.match.config, decision.fallen) == (row.config, ())
+    assert dispatcher(table).ranges == 1
+    launched = launch_ranges(problem, row.config, 257, 519)
+    assert launched == []
 
 
 def test_a_table_of_an_adopted_librarys_kernel_is_no_error():

@@ -23,8 +23,8 @@ from tuner.launch.plan import MOST_KEYS, LaunchPlan, LaunchRange, Recording
 from tuner.launch.step import RecordedLaunch, Step
 from tuner.lookup import lookup
 
-MOST_OF_A_KIND = 64
-"""Ranges of one kind of call: a ladder has fewer."""
+MOST_OF_A_KIND = 256
+"""Ranges of one kind of call: a ladder has fewer, up to the Ms that launches are prepared for."""
 
 
 @dataclass(slots=True)

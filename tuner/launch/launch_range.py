@@ -15,6 +15,7 @@ from tuner.launch.arguments import GRID, Place
 from tuner.launch.launch import Launch
 from tuner.launch.plan import LAST_M, LaunchRange, recorded
 from tuner.problem import Problem
+from tuner.problem.family import unit_of
 
 MOST_OF_A_RANGE = 64
 """Parts of one range that are launched alike. Where each M is launched in another way, some are left to their calls."""
@@ -44,6 +45,8 @@ def launch_ranges(problem: Problem, config: Config, first_m: int, last_m: int) -
         Exception: whatever a kernel raises where it has no launches without memory.
     """
     last_m = last_m if first_m == last_m else min(last_m, LAST_M)
+    if first_m < last_m and unit_of(problem) > 1:  # not every M of the range can be launched
+        return []
     found = _split(lambda m: _facts(problem.with_m(m), config), first_m, last_m)
     if len(found) <= MOST_OF_A_RANGE:
         return found

@@ -46,6 +46,17 @@ class Range(NamedTuple):
     evidence: str
 
 
+def unit_of(problem: Problem) -> int:
+    """What each M of a problem's family is a multiple of: 16 bytes where A's rows have the length M and are aligned."""
+    return 16 // ITEMSIZE[problem.a_dtype] if problem.layout[0] == "t" and problem.aligned else 1
+
+
+def ms_within(problem: Problem, first_m: int, last_m: int) -> range:
+    """The Ms of a problem's family from one M to another, both included."""
+    unit = unit_of(problem)
+    return range(-(-first_m // unit) * unit, last_m + 1, unit)
+
+
 def runs(ranges: Iterable[Range]) -> list[list[Range]]:
     """Split ascending ranges where there is a gap between them."""
     found: list[list[Range]] = []
@@ -125,8 +136,9 @@ class Family:
         return self.problem.with_m(m)
 
     def corners(self, first_m: int, last_m: int) -> list[Problem]:
-        """The problems with these Ms, at each end of the batches."""
-        ends = dict.fromkeys(map(self.at, (first_m, last_m)))
+        """The problems with the first and the last of the family's Ms among these, at each end of the batches."""
+        ms = ms_within(self.problem, first_m, last_m)
+        ends = dict.fromkeys(map(self.at, (ms[0], ms[-1]) if ms else ()))
         return [batched.with_batch(end, batch) for end in ends for batch in dict.fromkeys(self.batches or (None,))]
 
     def __str__(self) -> str:
@@ -155,9 +167,8 @@ class Ladder(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """What every M of the family is a multiple of: 16 bytes where A's rows have the length M and are aligned."""
-        problem = self.rungs[0]
-        return 16 // ITEMSIZE[problem.a_dtype] if problem.layout[0] == "t" and problem.aligned else 1
+        """What every M of the family is a multiple of, see `unit_of`."""
+        return unit_of(self.rungs[0])
 
     @property
     def family(self) -> Problem:
@@ -276,7 +287,9 @@ def ladders(ms: range, make: Callable[[int], Problem], *, taught: bool = False) 
     """
     problems = [make(m) for m in checked_rungs(ms, taught=taught)]
     if len({problem.group() for problem in problems}) > 1:  # an M one below a rung that 16 bytes divide has a tail
-        problems += [make(problem.m - 1) for problem in problems if problem.m > ms[0]]
+        tails = [make(problem.m - 1) for problem in problems if problem.m > ms[0]]
+        ends = (ms_within(problem, ms[0], ms[-1])[-1] for problem in problems)
+        problems += [*tails, *map(make, dict.fromkeys(ends))]
     by_family: dict[Problem, dict[int, Problem]] = {}
     for problem in problems:
         by_family.setdefault(problem.group(), {})[problem.m] = problem
@@ -319,12 +332,13 @@ def _spanning(first_m: int, last: Problem, batches: Batches | None) -> str:
     return batched.shown(said, last, batches)
 
 
-def ms_of_each_kind(first_m: int, last_m: int) -> list[int]:
-    """Ms of a range on which binaries may depend: its ends, powers of two and their neighbours, multiples of 16 or not.
+def ms_of_each_kind(problem: Problem, first_m: int, last_m: int) -> list[int]:
+    """Ms of a family's range on which binaries may depend: its ends, powers of two and neighbours, multiples of 16.
 
     `gemv` has M's power of two in its binary, and TMA reads scales of rows that 16 bytes divide.
     """
+    ms = ms_within(problem, first_m, last_m)
     powers = (1 << exponent for exponent in range(first_m.bit_length() - 1, last_m.bit_length()))
-    near = {m + step for m in (first_m, last_m, *powers) for step in range(-2, 4)}
+    near = {m + step for m in (*ms[:1], *ms[-1:], *powers) for step in range(-2, 4)}
     whole = {-(-first_m // unit) * unit for unit in (4, 8, 16)}
-    return sorted(m for m in near | whole if first_m <= m <= last_m)
+    return sorted(m for m in near | whole if m in ms)

@@ -342,7 +342,7 @@ class Store(Listings, AbstractContextManager["Store"]):
 
         Args:
             run: the run that tuned the ladder; it records a family once.
-            family: its ranges, each of which ends at an M that has a winner.
+            family: its ranges, each of which names an M that has a winner.
         """
         with self._writing() as connection:
             unsure = self._again or self._outage is not None

@@ -116,7 +116,7 @@ class LadderProgress:
     """By random M, that config's time over the fastest's, for checks that have ended: at least 1."""
     _repair_rounds: int = 0
     _is_recalled: bool = False
-    """Whether the Ms whose winners serve ranges of known families were returned as steps."""
+    """Whether the Ms that earlier runs measured were returned as steps."""
 
     def __post_init__(self, estimate: Estimate) -> None:
         """Begin without a point."""
@@ -162,9 +162,9 @@ class LadderProgress:
             checked is None or self._check_ratios.get(m, 1.0) > 1 + MAX_LOSS
         ):
             self._points.add(m, result.winner, result.times_us)
-        return [] if self._waiting else self._next({*(winner.problem for winner in winners), *begun})
+        return [] if self._waiting else self._next({winner.problem for winner in winners}, set(begun))
 
-    def _next(self, taken: Set[Problem]) -> list[TuningStep]:
+    def _next(self, won: Set[Problem], begun: Set[Problem]) -> list[TuningStep]:
         while self._later:
             if ms := self._later.pop(0):
                 return self._wait_for(
@@ -172,14 +172,14 @@ class LadderProgress:
                 )
         if not self._is_recalled:
             self._is_recalled = True
-            if ms := self._rows_of_known():
+            if ms := self._measured_before(won):
                 return self._wait_for(TuningStep(self.ladder.at(m), PROBE, warm_started=True) for m in ms)
         if not self._points.winners or self._is_known():
             return []
         repairs = self._repairs()
         if not self._checked and (probes := repairs or self._probes_between()):
             return self._wait_for(probes)  # their results may call for more
-        if not self._checked and (checks := self._checks(taken)):
+        if not self._checked and (checks := self._checks(won | begun)):
             return self._wait_for(checks)
         self.families = self._serving()
         return []
@@ -198,10 +198,12 @@ class LadderProgress:
         self._check_ratios.clear()
         return [self._probe_at(m) for m in lost_much if m not in self._points.winners and m not in self._winnerless]
 
-    def _rows_of_known(self) -> list[int]:
-        """Return the Ms whose winners serve ranges of known families, without those that are points already."""
-        ms = {each.row_m for decided in self.known for each in decided.family.ranges} - self._points.winners.keys()
-        return sorted(m for m in ms if self.ladder.first_m <= m <= self.ladder.rungs[-1].m)
+    def _measured_before(self, won: Set[Problem]) -> list[int]:
+        """Return the Ms that earlier runs measured, if they left a family, without those that are points already."""
+        if not self.known:
+            return []
+        ms = {each.m for each in won if each.group() == self.ladder.family} - self._points.winners.keys()
+        return sorted(m for m in ms if self.ladder.first_m <= m <= self.ladder.last_m and m % self.ladder.unit == 0)
 
     def _is_known(self) -> bool:
         """Whether known families reach from the first M to the last point, with no point between two of them."""

@@ -115,12 +115,12 @@ class Points:
         config, there = self.winners[won].config, self.winners[at]
         if self._fails(config, won, at):
             return math.inf
-        over = self._over_winner(config, at)
-        if over == 1.0:
+        if config in (there.config, *there.tied):
             return 0.0
         beside = at + self.ladder.unit if at < won else at - self.ladder.unit
         if self.estimate(config, self.ladder.at(beside)) == math.inf:
             return math.inf
+        over = self._over_winner(config, at)
         if over is None:
             here, other = (self.estimate(config, self.ladder.at(m)) for m in (won, at))
             ratio = other / here if here and other and math.inf not in (here, other) else 1.0
@@ -163,15 +163,18 @@ class Points:
             return []
 
         def log_us(config: Config, m: int) -> float:
-            m += -m % self.ladder.unit
-            return math.inf if all(self._fails(config, at, m) for at in won[config]) else model.log_us(config, m)
+            return model.log_us(config, m + -m % self.ladder.unit)
+
+        def may_serve(config: Config, first: int, last: int) -> bool:
+            around = max((m for m in ms if m <= first), default=first), min(m for m in ms if m >= last)
+            return any(not any(self._fails(config, at, m) for m in around) for at in won[config])
 
         return [
             Range(
                 *(first, last, min(won[config], key=lambda m: max(first / m, m / last))),
                 self._evidence(config, first, last),
             )
-            for first, last, config in spans(list(won), log_us, first_m, last_m) or ()
+            for first, last, config in spans(list(won), log_us, may_serve, first_m, last_m) or ()
         ]
 
     def _evidence(self, config: Config, first_m: int, last_m: int) -> str:

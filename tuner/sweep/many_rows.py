@@ -60,8 +60,9 @@ class CorrectedModel:
         rows the model was up to 65% too low.
         """
         errors, logs = self._errors[config], self._logs[config]
-        estimate = self._log_estimate(config, m)
-        if estimate == math.inf or not any(m <= FARTHEST * at and at <= FARTHEST * m for at in errors):
+        is_near = any(m <= FARTHEST * at and at <= FARTHEST * m for at in errors)
+        estimate = self._log_estimate(config, m) if is_near else math.inf
+        if estimate == math.inf:
             return math.inf
         weights = {at: 1 / (abs(math.log(m / at)) + _NEAR) for at in errors}
         corrected = estimate + sum(weight * errors[at] for at, weight in weights.items()) / sum(weights.values())
@@ -78,13 +79,18 @@ class CorrectedModel:
 
 
 def spans(
-    configs: Sequence[Config], log_us: Callable[[Config, int], float], first_m: int, last_m: int
+    configs: Sequence[Config],
+    log_us: Callable[[Config, int], float],
+    may_serve: Callable[[Config, int, int], bool],
+    first_m: int,
+    last_m: int,
 ) -> list[Span] | None:
     """Return which config serves which Ms of a range, ascending, so that least is lost with few of them.
 
     Args:
         configs: the configs to choose from, at least one.
-        log_us: the natural logarithm of a config's microseconds at an M, infinity where it must not serve.
+        log_us: the natural logarithm of a config's microseconds at an M, infinity where it cannot run.
+        may_serve: whether a config may serve the Ms from one to another.
         first_m, last_m: the range, both included.
 
     Returns:
@@ -92,7 +98,9 @@ def spans(
     """
     steps = list(_steps(first_m, last_m))
     ends = np.array([[log_us(config, m) for m in (first_m, *(last for _, last in steps))] for config in configs])
-    logs = np.where(np.isinf(ends[:, :-1]), np.inf, ends[:, 1:])  # it may begin to run within a step
+    barred = np.isinf(ends[:, :-1])  # it may begin to run within a step
+    barred |= [[not may_serve(config, first, last) for first, last in steps] for config in configs]
+    logs = np.where(barred, np.inf, ends[:, 1:])
     if np.isinf(logs.min(axis=0)).any():
         return None
     widths = np.array([math.log((last + 1) / first) for first, last in steps]) / math.log(17 / 16)

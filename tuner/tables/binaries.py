@@ -199,7 +199,7 @@ def _asked(
     configs = {row.problem: row.config for row in rows}
     for problem, each in ranges:
         if problem in configs:
-            for m in ms_of_each_kind(each.first_m, each.last_m):
+            for m in ms_of_each_kind(problem, each.first_m, each.last_m):
                 yield problem.with_m(m), configs[problem]
     for row in rows:
         if row.problem.aligned and not row.problem.is_keyed:  # of a key, alignment is what its arguments are made with

@@ -22,6 +22,7 @@ from tuner.lookup.table import Table
 from tuner.problem import Problem
 from tuner.problem import dtype as dtypes
 from tuner.problem.batches import split, with_batch
+from tuner.problem.family import ms_within
 from tuner.problem.gemm_fields import ACTIVATIONS, COARSE_SUMS, LAYOUTS, PRECISIONS, SCALINGS
 from tuner.tables.export import usable
 from tuner.version import __version__
@@ -134,7 +135,8 @@ def _ranges(
         assert family is not None
         served = []
         for at, each in enumerate(held):
-            problem = with_batch(family.family(at).at(each.first_m), last)
+            first_m, *_ = ms_within(family.family(at).problem, each.first_m, each.last_m) or (each.first_m,)
+            problem = with_batch(family.family(at).at(first_m), last)
             key = _key(problem)
             decision = match_rules.of_family(problem, table.device, [winners])
             if decision is not None:
