@@ -369,9 +369,9 @@ def test_a_config_serves_no_m_at_which_it_cannot_run(fewest):
             assert each.first_m >= fewest
 
 
-@pytest.mark.parametrize("last", [256, 1024])
+@pytest.mark.parametrize(("first", "last"), [(1, 200), (20, 1024), (257, 1000)])
 @pytest.mark.parametrize(("dtype", "unit"), [("bf16", 8), ("float8_e4m3fn", 16)])
-def test_an_aligned_family_whose_rows_have_the_length_m_is_one_without_gaps(dtype, unit, last):
+def test_an_aligned_family_whose_rows_have_the_length_m_is_one_without_gaps(dtype, unit, first, last):
     """What needs aligned rows cannot run at any other M, which says nothing about the Ms of this family."""
 
     def stored_along_m(m: int) -> Problem:
@@ -380,11 +380,11 @@ def test_an_aligned_family_whose_rows_have_the_length_m_is_one_without_gaps(dtyp
     def estimate(config: Config, problem: Problem) -> float:
         return math.inf if problem.aligned and problem.m % unit else time_us(config, problem)
 
-    aligned, unaligned = sorted(family.ladders(range(20, last + 1), stored_along_m), key=lambda one: -one.unit)
+    aligned, unaligned = sorted(family.ladders(range(first, last + 1), stored_along_m), key=lambda one: -one.unit)
     assert (aligned.unit, unaligned.unit) == (unit, 1)
     tuned: dict[Problem, Winner] = {}
     (found,) = climb(Agenda([], [aligned], estimate), tuned)
-    assert (found.first_m, found.last_m) == (20, last)
+    assert (found.first_m, found.last_m) == (first, last // unit * unit)
     assert found.check.played == CHECKS
     assert not any(at.m % unit for at in tuned)
 

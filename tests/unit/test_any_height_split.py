@@ -121,10 +121,13 @@ def test_neighbours_that_load_the_same_and_more_splits_of_a_long_sum_cost_less()
 
 
 def test_clusters_that_wait_for_others_take_another_wave():
-    """Of 14 clusters at once: measured 23.6 us for 384 rows and 44.0 us for 416."""
+    """Of 14 clusters at once: measured 23.6 us for 384 rows and 44.0 us for 416; 19.6 and 130.7 us of flat tiles."""
     config = PLAIN.replace(BLOCK_SIZE_M=96, BLOCK_SIZE_N=192, SHARE_B=True, num_stages=6, num_warps=12)
     few, more = (SPEC.estimate_us(config, bf16(m, 1088, 12672), H200) for m in (384, 416))
     assert 1.7 < more / few < 2
+    flat = config.replace(BLOCK_SIZE_M=72)
+    one, seven = (SPEC.estimate_us(flat, bf16(m, 1088, 12672), H200) for m in (257, 2048))
+    assert 5.5 < seven / one < 7
 
 
 @pytest.mark.parametrize("shape", [(548, 128, 2688), (616, 64, 2304), (304, 432, 6912)], ids=str)

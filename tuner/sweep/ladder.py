@@ -14,7 +14,7 @@ from dataclasses import InitVar, dataclass, field
 
 from tuner.kernel.config import Config
 from tuner.problem import Problem
-from tuner.problem.family import Check, Family, Ladder, runs
+from tuner.problem.family import Check, Family, Ladder, ms_within, runs
 from tuner.store.records import DecidedFamily, Winner
 from tuner.sweep.ladder_points import MAX_LOSS, TILE, Points
 from tuner.sweep.many_rows import MANY_ROWS, Estimate
@@ -249,11 +249,11 @@ class LadderProgress:
         """Return steps at random Ms and batches that are not taken, each with the config that the ranges give it."""
         ranges = self._points.ranges()
         draw, batches = random.Random(str(self.ladder)), self.ladder.batches
-        first, last = ranges[0].first_m, ranges[-1].last_m
+        ms = ms_within(self.ladder.family, ranges[0].first_m, ranges[-1].last_m)
         wanted = CHECKS if batches is None else 1
         steps: list[TuningStep] = []
         for _ in range(10 * CHECKS):
-            m = draw.randint(first, last) // self.ladder.unit * self.ladder.unit
+            m = draw.choice(ms)
             problem = self.ladder.at(m, batches and draw.randint(*batches))
             serving = next((each for each in ranges if each.first_m <= m <= each.last_m), None)
             if serving is None or problem in taken or m in (*self._points.measured, *self._checked):

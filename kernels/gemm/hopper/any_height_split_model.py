@@ -92,7 +92,7 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     """How long a tile's config takes, microseconds; it was fitted where all clusters run at once."""
     rows, columns, splits, neighbours, share_b, stages = tile
     loaded = rows / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
-    share = tile.count(problem) * splits / device.sm_count
+    share = min(1.0, tile.count(problem) * splits / device.sm_count)
     wgmmas = columns / _WGMMA_ROWS * (ROW_BYTES / _WGMMA_BYTES)
     step = _norm(
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
