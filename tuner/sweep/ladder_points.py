@@ -27,7 +27,7 @@ rise, as long as no config takes less time for more rows.
 FROM_ABOVE = 0.02
 """How much slower the next point's config must be at points of many rows, in the mean, for any point's to serve there.
 
-Less than that the two points beside an M know better than the cost model, as of kernels whose configs go by rows.
+Below that the two points beside an M are the better guide, as for kernels whose best config changes seldom.
 """
 TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
