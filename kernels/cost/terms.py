@@ -99,7 +99,7 @@ def terms_of(
         added_cycles: to each step along K.
     """
     by_tma, persistent, _, products, in_cluster, *_ = tile.loop
-    programs, steps = tile.tiles_m * tile.tiles_n * splits * products, -(-tile.steps // splits)
+    programs, steps = tile.blocks * splits * products, -(-tile.steps // splits)
     each = -(-programs // tile.sm_count)
     in_registers = not (tile.asynchronous or tile.loop.simt)  # a stage, see `tile_resources.buffers`
     shared = max(1, stages - in_registers) * tile.stage_bytes + 1024 + (splits == 1) * tile.sums_bytes
@@ -145,7 +145,7 @@ def terms_of(
 
 def least_us(tile: Tile, splits: int) -> float:
     """What a launch of so many splits takes at least, whatever its pipeline and the order of its tiles."""
-    programs = tile.tiles_m * tile.tiles_n * splits * tile.loop.products
+    programs = tile.blocks * splits * tile.loop.products
     each, steps = -(-programs // tile.sm_count), -(-tile.steps // splits)
     cycles = _TILE_CYCLES[tile.loop.by_tma] + each * tile.store / 2
     cycles += steps * max(each * tile.busy, tile.alone, tile.issue)

@@ -114,6 +114,7 @@ class Tile(NamedTuple):
         sm_count, room_bytes, cached_bytes: of the device: multiprocessors, shared memory of each, what the L2 keeps.
         rows, width: its sides.
         tiles_m, tiles_n: how many there are.
+        blocks: what computes them: of clusters that lie beyond the last tile in part, all.
         beyond_m, beyond_n: rows and columns that the last of them has beyond the operands' ends, see `_beyond`.
         steps: along K, of all splits together.
         held: stages that multiply-adds hold: their own, and that of the step before while it is under way; one less for
@@ -146,6 +147,7 @@ class Tile(NamedTuple):
     width: int
     tiles_m: int
     tiles_n: int
+    blocks: int
     beyond_m: int
     beyond_n: int
     steps: int
@@ -223,6 +225,7 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         width=width,
         tiles_m=tiles_m,
         tiles_n=tiles_n,
+        blocks=_blocks(sides, loop, tiles_m, tiles_n),
         beyond_m=beyond[0],
         beyond_n=beyond[1],
         steps=-(-problem.k // sides.length),
@@ -244,6 +247,14 @@ def _tile_of(sides: Sides, loop: Loop, problem: Problem, device: Device, rates: 
         read_bytes=read_bytes,
         beyond_bytes=beyond_bytes,
     )
+
+
+def _blocks(sides: Sides, loop: Loop, tiles_m: int, tiles_n: int) -> int:
+    """Blocks of a launch for each split: those of a cluster beyond the last tile keep a multiprocessor busy, too."""
+    down, across = (sides.ctas, 1) if sides.share_b else (1, sides.ctas)
+    if not loop.specialized:  # a cluster's blocks share a sum
+        down = across = 1
+    return -(-tiles_m // down) * down * -(-tiles_n // across) * across
 
 
 def _resident(sides: Sides, loop: Loop, device: Device) -> int:

@@ -67,6 +67,14 @@ def test_the_last_tile_of_columns_ends_with_them_where_tma_stores(config, moved)
     assert tile_of(sides, loop, unaligned, H200).beyond_n == 68
 
 
+@pytest.mark.parametrize(("shape", "options"), [((512, 33 * 128), {}), ((33 * 128, 512), {"SHARE_B": True})], ids=str)
+def test_a_pair_that_lies_beyond_the_last_tile_in_part_keeps_two_multiprocessors_busy(shape, options):
+    """132 tiles are one wave of an H200, 136 blocks two."""
+    pair, problem = TALL.replace(num_ctas=2, **options), linear(*shape, 4096)
+    assert took(pair, problem) > 1.5 * took(TALL, problem)
+    assert took(pair, linear(512, 4096, 4096)) < 1.1 * took(TALL, linear(512, 4096, 4096))
+
+
 def test_one_small_box_that_hangs_over_is_hidden_where_programs_take_turns():
     small = SWAPPED.replace(BLOCK_SIZE_M=32, SPLIT_K=1)
     assert took(small, linear(24, 28672, 4096)) <= took(small, linear(32, 28672, 4096))
