@@ -31,8 +31,6 @@ import record
 import scattered
 
 _STEP = 64
-BEST = 3
-"""Configs of each kernel, by its estimates."""
 FIGURES = ("default_over_fastest", "gain", "torch_over_default", "torch_over_fastest")
 Result = dict[str, Any]
 
@@ -92,6 +90,8 @@ KINDS = {
         {"dtype": "fp32", "layout": "tn", "precision": "tf32"}, 8, (512, 8192), gradients=True
     ),
     "int8 nn, many rows": Kind({"dtype": "int8", "layout": "nn"}, 6, (257, 4096)),
+    "bf16 nt, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nt"}, 40, (65, 256), columns=(768, 10240)),
+    "bf16 nn, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nn"}, 16, (65, 256), columns=(768, 10240)),
 }
 
 
@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=160, help="of the problems")
     earlier_defaults.add_options(parser)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND", default=list(KINDS), help="all by default")
+    parser.add_argument("--best", type=int, default=3, help="configs of each kernel, by its estimates")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
     problems = {problem: kind for problem, kind in drawn(args.seed).items() if kind in args.kinds}
@@ -111,7 +112,7 @@ def main() -> None:
     found = list[Result]()
     with PairedRunner(args.gpu) as runner:
         todo = {
-            problem: candidates(problem, runner.device, [before[str(problem)]] if before else [])
+            problem: candidates(problem, runner.device, [before[str(problem)]] if before else [], args.best)
             for problem in problems
         }
         failed = runner.compile((problem, config) for problem, configs in todo.items() for config in configs)
@@ -132,12 +133,12 @@ def drawn(seed: int) -> dict[Problem, str]:
     }
 
 
-def candidates(problem: Problem, device: Device, before: list[Config]) -> list[Config]:
+def candidates(problem: Problem, device: Device, before: list[Config], best: int) -> list[Config]:
     """Today's default, that of before, and what each kernel estimates best."""
     found = [registry.default_config(problem, device), *before]
     for spec in registry.serving(problem, device):
         estimates = {one: spec.estimate_us(one, problem, device) for one in spec.space(problem, device).configs()}
-        found += sorted(estimates, key=lambda config: estimates[config])[:BEST]
+        found += sorted(estimates, key=lambda config: estimates[config])[:best]
     return list(dict.fromkeys(found))
 
 

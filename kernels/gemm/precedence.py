@@ -236,6 +236,7 @@ TABLE = (
     Line(4, "any_width", _few_rows_filled_by_any_width),
     Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "any_height", _few_rows_of_fp8),
+    Line(4, "any_height_split", _few_rows_of_16_bits),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_clusters),
     Line(4, "cluster_k", _by_all_loads),

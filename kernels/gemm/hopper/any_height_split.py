@@ -1,6 +1,6 @@
 """The `any_height_split` kernel: tiles of `any_height`, whose sums the blocks of a cluster split. For Hopper, in Gluon.
 
-It is for few tiles and a long K. Of few rows of A, `cluster_k` is mostly as fast.
+It is for few tiles and a long K. Of few rows and few columns, `cluster_k` is mostly as fast.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ _WGMMA_CYCLES, _COLUMN_CYCLES = 5.0, 0.5
 """Cycles of a wgmma, and for each of its columns, at the tensor cores' peak."""
 _LATENCY = 1000.0
 """Cycles from a load to its data."""
-_SLOWEST = 3
-"""The p of the p-norm of a step's times, which hide each other in part."""
+_SLOWEST, _SLOWER = 3, 4
+"""The p of the p-norm of a step's times, which hide each other in part, and of all steps' and the memory's."""
 _LEAST_SHARE = 0.85
 """The share of the multiprocessors that get no more of the L2's bandwidth than all of them."""
 _ALONE, _PAIRED = 0.8, 0.9
@@ -85,7 +85,7 @@ class Constants(NamedTuple):
     start_us: float
 
 
-CONSTANTS = Constants(l2_bytes=42.0, fill_bytes=75.3, sent_bytes=11.0, start_us=1.61)
+CONSTANTS = Constants(l2_bytes=47.3, fill_bytes=85.6, sent_bytes=10.05, start_us=2.16)
 
 
 def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> float:
@@ -95,6 +95,7 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     share = min(1.0, tile.count(problem) * splits / device.sm_count)
     wgmmas = columns / _WGMMA_ROWS * (ROW_BYTES / _WGMMA_BYTES)
     step = _norm(
+        _SLOWEST,
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
         (_PAIRED if share > 1 / 2 else _ALONE) * (rows + columns) * ROW_BYTES / by.fill_bytes,
         wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
@@ -103,10 +104,11 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
     sent = rows * columns * 4 * (splits - 1) / splits / by.sent_bytes
     memory_us = problem.bytes_moved / memory_bytes_per_us(device)
-    wave_us = max(steps * step / device.sustained_mhz, memory_us) + sent / device.sustained_mhz
-    return by.start_us + wave_us * -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
+    waves = -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
+    steps_us, sent_us = (waves * cycles / device.sustained_mhz for cycles in (steps * step, sent))
+    return by.start_us + _norm(_SLOWER, steps_us, memory_us) + sent_us
 
 
-def _norm(*values: float) -> float:
-    total: float = sum(value**_SLOWEST for value in values) ** (1 / _SLOWEST)
+def _norm(power: int, *values: float) -> float:
+    total: float = sum(value**power for value in values) ** (1 / power)
     return total

@@ -35,14 +35,10 @@ _FEWEST_STAGES, _MOST_STAGES = 3, 12
 _BUSY = 0.4
 """The share of the multiprocessors that a config has to keep busy."""
 BEST = 14
-"""How many configs are tried, by the model: the best of so many takes 0.2% longer than that of 40, 7.5% at most
+"""How many configs are tried, by the model: the best of so many takes 0.1% longer than that of 40, 7.5% at most
 (benchmarks/results/any-height-split-fit.json)."""
-_CAUTION = 1.1
-"""What the model's estimates are multiplied by beside those of other kernels: the least of many errs to the low side.
-
-Of 56 drawn problems whose default it was without this factor, in up to 28 clusters of four, the 35 that stay took 0.90
-of the time of the default before, and none more than 1.10 times as long; the other 21 took 1.02 of it, at most 1.27 (by
-hand, of benchmarks/results/few-tiles-first-h200.json and few-tiles-second-h200.json)."""
+_CAUTION = 1.02
+"""What the model's estimates count beside those of other kernels: the least of many errs to the low side."""
 _RESERVED_BYTES, _OTHER_BYTES = 1024, 256
 """Shared memory for the barrier that counts arriving sums, and through which Triton passes values between warps."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
