@@ -9,8 +9,9 @@ MLPs and norms too. What most of them share comes first; what ships already is l
 FOLDER: typed again, the command goes on where it ended, and what other shards or machines tuned is united by
 `tuner merge` or by running this with their databases (--also). benchmarks/data/shipped-h100.db.xz and
 shipped-h200.db.xz have the trials and winners that ship, gated-h200.db.xz, norms-h200.db.xz and
-merged-shipped-h200.db.xz those of an H200's gated MLPs, norms and attention, and adding-h200.db.xz of the products that
-add the residual: unpacked as FOLDER/shipped.db one saves their time. Needs transformers.
+merged-shipped-h200.db.xz those of an H200's gated MLPs, norms and attention, adding-h200.db.xz of the products that
+add the residual, and split-h200.db.xz of bfloat16 layers with 65 to 256 rows, tuned again since `any_height_split` is
+here: unpacked as FOLDER/shipped.db one saves their time. Needs transformers.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--trials", help="as `tuner run` takes it")
     parser.add_argument("--also", nargs="*", default=[], metavar="DB")
     parser.add_argument("--fewest", type=int, default=1, help="the least Ms that a row serves, if all are beyond 64")
+    parser.add_argument("--gain", type=float, default=0.0, help="the least that a row saves where the next could serve")
     parser.add_argument("--only-list", action="store_true", help="write FOLDER/shipped.csv and tune nothing")
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # most families are known to nobody yet
@@ -143,6 +145,8 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     if args.fewest > 1:
         for each in (folder / "tables").glob("*.json"):
             leave_out_rows_for_few(args.tables / each.name, args.fewest)
+    for each in (folder / "tables").glob("*.json"):
+        leave_out_rows_that_gain_little(args.tables / each.name, args.gain)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     for path in args.tables.glob("*.json"):
         print(path.name, beside_torch(tables_of.load(path)))
@@ -168,6 +172,29 @@ def leave_out_rows_for_few(path: Path, fewest: int) -> None:
             count = each.last_m - each.first_m + 1 if each.first_m > FEW_ROWS else fewest
             served[family.at(each.row_m)] = served.get(family.at(each.row_m), 0) + count
     rows = tuple(row for row in whole.rows if served.get(row.problem, fewest) >= fewest)
+    kept = families_of.shippable(whole.families, {row.problem for row in rows})
+    dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
+
+
+def leave_out_rows_that_gain_little(path: Path, gain: float) -> None:
+    """Leave out a table's rows beyond FEW_ROWS if the next one takes less than `gain` (0.02: 2%) longer for more rows.
+
+    So much is lost at most where a config takes no longer for fewer rows. Rows that serve other Ms than their own, or
+    whose next one does, stay.
+    """
+    whole = tables_of.load(path)
+    us, left_out = {row.problem: row.median_us for row in whole.rows}, set[Problem]()
+    for family in whole.families:
+        far = {each.row_m for each in family.ranges if not each.first_m <= each.row_m <= each.last_m}
+        next_one: Problem | None = None
+        for each in reversed(family.ranges):
+            row = family.at(each.row_m)
+            is_plain = each.first_m > FEW_ROWS and each.row_m not in far
+            if is_plain and next_one is not None and us[next_one] < (1 + gain) * us[row]:
+                left_out.add(row)
+            else:
+                next_one = None if each.row_m in far else row
+    rows = tuple(row for row in whole.rows if row.problem not in left_out)
     kept = families_of.shippable(whole.families, {row.problem for row in rows})
     dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
 

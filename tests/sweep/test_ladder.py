@@ -610,3 +610,33 @@ def test_a_problem_that_a_ladder_awaits_is_not_listed_again():
     agenda = Agenda([], [ladder], time_us)
     agenda.add(problem(4))
     assert [each.m for each in agenda.problems] == [1, 4]
+
+
+def test_a_point_that_is_slower_than_one_of_more_rows_is_played_again_with_what_won_there():
+    """As 193x5120x25600, which a probe left to a config of 100.7 us, where the one of 208 rows took 87.5 us."""
+    late, slow = Config("late"), Config("slow")
+    (ladder,) = family.ladders(range(65, 257), problem)
+    tuned: dict[Problem, Winner] = {}
+    played: list[TuningStep] = []
+
+    def won(step: TuningStep) -> Config:
+        return late if step.in_finals or not 160 < step.problem.m <= 200 else slow
+
+    agenda, found = Agenda([], [ladder], lambda *_: 1.0), list[Family]()
+    while agenda:
+        step = agenda.take()
+        played.append(step)
+        config = won(step)
+        us = {late: 80 + step.problem.m / 100, slow: 95 + step.problem.m / 100}
+        figures = (us[config], None, None, 1, (config,))
+        tuned[step.problem] = Winner(
+            H200, ENVIRONMENT, step.problem, config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z", *figures
+        )
+        ratios = {one: us[one] / us[config] for one in (config, *step.configs)}
+        found += agenda.ended(step.problem, Result(tuned[step.problem], ratios, {config: us[config]}), tuned.values())
+    (only,) = found
+    assert all(tuned[problem(each.row_m)].config == late for each in only.ranges)
+    again = [step.problem.m for step in played if step.in_finals and step.configs == (slow, late)]
+    assert again
+    assert all(160 < m <= 200 for m in again)
+    assert len(set(again)) == len(again)

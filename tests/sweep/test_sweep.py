@@ -22,16 +22,19 @@ from tuner.problem.family import ladders
 from tuner.store.records import State
 from tuner.store.store import Store
 from tuner.sweep import child, job_prefetch, loop, supervisor, sweep_processes, worker
+from tuner.sweep.agenda import Agenda
 from tuner.sweep.compile_pool import CompilePool
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
+from tuner.sweep.ladder import PROBE, TuningStep
 from tuner.sweep.measure import VENDOR
 from tuner.sweep.observer import Observer
 from tuner.sweep.paired import PairedRunner
 from tuner.sweep.plan import Plan
 from tuner.sweep.race import RACE
 from tuner.sweep.run import forecast, sweep
-from tuner.sweep.strategies import EXHAUSTIVE
+from tuner.sweep.search import Strategy
+from tuner.sweep.strategies import EXHAUSTIVE, _listed
 from tuner.sweep.timer import GraphTimer, HostTimer
 
 
@@ -188,6 +191,34 @@ def test_a_run_measures_a_problem_once_though_two_ladders_come_to_it_one_after_t
     assert len(report.families) == 2
     tried = [(trial.problem, trial.config) for trial in store.trials()]
     assert len(tried) == len(set(tried)) == 3 * len(behaviours.split(","))
+
+
+@pytest.mark.parametrize("in_one_run", [True, False])
+def test_a_tuned_problem_is_decided_anew_with_a_config_that_its_finals_are_to_have(
+    faulty, store, monkeypatch, in_one_run
+):
+    """As a ladder asks for where a config of more rows is faster than what won."""
+    problem = faulty(configs=1, behaviours="slow,good", default="slow")
+    configs = registry.find("faulty", "faulty").space(problem, INTERPRETER).configs()
+    slow, good = sorted(configs, key=lambda config: config["behaviour"], reverse=True)
+    ended, asked = Agenda.ended, []
+
+    def ask_again(agenda, *args):
+        complete = ended(agenda, *args)
+        if not asked:
+            asked.append(TuningStep(problem, PROBE, (slow, good), in_finals=True))
+            agenda._list(asked)
+        return complete
+
+    only_slow = Plan(Strategy("first", lambda task: _listed(task, [task.default])))
+    if not in_one_run:
+        sweep(store, [problem], [None], only_slow)
+    monkeypatch.setattr(Agenda, "ended", ask_again)
+    (report,) = sweep(store, [problem], [None], only_slow).problems
+    assert report.winner == store.winners()[0]
+    assert report.winner.config == good
+    assert {trial.config for trial in store.trials()} == {slow, good}
+    assert len(store.trials()) == 2
 
 
 @pytest.mark.long

@@ -103,6 +103,11 @@ class Job:
         return self._versions[config.kernel]
 
     @property
+    def owes_finals(self) -> bool:
+        """Whether a config that plays the finals in any case was never tried."""
+        return not all(config in self._known for config in self._in_finals)
+
+    @property
     def searching(self) -> bool:
         """Whether candidates that were proposed are left to measure."""
         return bool(self._todo)

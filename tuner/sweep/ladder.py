@@ -1,5 +1,7 @@
 """Tunes a family over a range of Ms: rungs first, then Ms between them, then a check at random Ms.
 
+Before the check, points at which a config of more rows may be faster than what won are played again with that one.
+
 Each step is a problem like any other, with trials and a winner, so a run that was stopped goes on where it was. Their
 winners make a `Family`: which range of Ms each winner serves (docs/search.md, ladder_points.py).
 """
@@ -57,7 +59,8 @@ class TuningStep:
         problem: the problem.
         strategy: how it is searched; None for the sweep's own way.
         configs: configs to try first.
-        in_finals: whether these configs play the finals however fast their trials were.
+        in_finals: whether these configs play the finals however fast their trials were, also of a problem that has a
+            winner if one of them was not tried.
         warm_started: whether the search may start from what was measured of other steps of the same ladder.
     """
 
@@ -110,6 +113,8 @@ class LadderProgress:
     """The Ms of the rungs still to come, in groups: each begins when the one before has ended."""
     _probes: int = 0
     """How many Ms were measured between the rungs."""
+    _replayed: set[tuple[int, Config]] = field(default_factory=set)
+    """By M, the configs of more rows with which points were played again."""
     _checked: dict[int, Config] = field(default_factory=dict)
     """By random M, the config that the ranges give it."""
     _check_ratios: dict[int, float] = field(default_factory=dict)
@@ -177,7 +182,7 @@ class LadderProgress:
         if not self._points.winners or self._is_known():
             return []
         repairs = self._repairs()
-        if not self._checked and (probes := repairs or self._probes_between()):
+        if not self._checked and (probes := repairs or self._probes_between() or self._replays()):
             return self._wait_for(probes)  # their results may call for more
         if not self._checked and (checks := self._checks(won | begun)):
             return self._wait_for(checks)
@@ -234,6 +239,15 @@ class LadderProgress:
         between = [m for m in middles if m is not None and m not in self._winnerless][: MAX_PROBES - self._probes]
         self._probes += len(between)
         return [self._probe_at(m) for m in between]
+
+    def _replays(self) -> list[TuningStep]:
+        """Return a step for each point that is slower than one of more rows, with what won at both."""
+        outdone = [(m, config) for m, config in self._points.outdone().items() if (m, config) not in self._replayed]
+        self._replayed.update(outdone)
+        return [
+            TuningStep(self.ladder.at(m), PROBE, (self._points.winners[m].config, config), True, warm_started=True)
+            for m, config in outdone
+        ]
 
     def _probe_at(self, m: int) -> TuningStep:
         return TuningStep(self.ladder.at(m), PROBE, self._points.won_beside(m), warm_started=True)

@@ -14,6 +14,7 @@ from tuner.problem.family import ESTIMATED, MEASURED, Ladder, Range
 from tuner.store.records import Winner
 from tuner.sweep.finals import TIE
 from tuner.sweep.many_rows import MANY_ROWS, CorrectedModel, Estimate, spans
+from tuner.sweep.neighbours import FARTHEST
 
 MAX_LOSS = 0.03
 """The largest loss tolerated between two measured Ms: 0.03 lets the config that serves the Ms between them be 3% slower
@@ -29,6 +30,8 @@ FROM_ABOVE = 0.02
 
 Below that the two points beside an M are the better guide, as for kernels whose best config changes seldom.
 """
+OUTDONE = 0.01
+"""How much longer a point's winner must take than that of a point of more rows for the latter's config to be tried."""
 TILE = 16
 """The rows of a tile that most kernels have in some config: the first anchor, and the smallest step of probes."""
 
@@ -75,6 +78,26 @@ class Points:
         below = max((point for point in self.winners if point < m), default=None)
         above = min((point for point in self.winners if point > m), default=None)
         return tuple(dict.fromkeys(self.winners[at].config for at in (below, above) if at is not None))
+
+    def outdone(self) -> dict[int, Config]:
+        """Return, by M, the winner of more rows that took less time than the point's own and was not tried there.
+
+        A config seldom takes longer for fewer rows. The more of a ladder's points are known, the more such configs are,
+        and a point is played before most of the others.
+        """
+        found: dict[int, Config] = {}
+        for m, won in self.winners.items():
+            above = (other for at, other in self.winners.items() if m < at <= FARTHEST * m)
+            untried = [other for other in above if self._is_untried(other.config, m, other.problem.m)]
+            fastest = min(untried, key=lambda other: other.median_us, default=None)
+            if fastest is not None and won.median_us > (1 + OUTDONE) * fastest.median_us:
+                found[m] = fastest.config
+        return found
+
+    def _is_untried(self, config: Config, m: int, won_at: int) -> bool:
+        """Whether a config that won at another M can run at a point where it was not measured."""
+        known = config in self._times.get(m, {}) or config in (self.winners[m].config, *self.winners[m].tied)
+        return not known and not self._fails(config, m, won_at) and self.estimate(config, self.ladder.at(m)) != math.inf
 
     def undecided(self) -> list[tuple[int, int]]:
         """Return the pairs of neighbouring points between which what serves may lose much."""

@@ -177,11 +177,11 @@ class Loop:
         except KernelError as e:
             self._end(ProblemReport(problem, None, str(e)))
             return None
-        if self._history.has_ended(problem):
+        if self._history.has_ended(problem) and not job.owes_finals:
             winner = self._history.stored_winner(job)
             self._end(_report(job, winner, _TUNED if winner else "this run has tried it before"), job)
             return None
-        if (winner := self._history.winner_to_keep(job)) is not None:
+        if not job.owes_finals and (winner := self._history.winner_to_keep(job)) is not None:
             self._end(_report(job, winner, _TUNED), job)
             return None
         if self._pool is not None:
@@ -212,7 +212,9 @@ class Loop:
     def _skip_or_request(self, step: TuningStep) -> bool:
         """End a step whose problem has a winner already, or else request its job; return whether it ended."""
         problem = step.problem
-        winner = self._history.winner_without_job(problem, step.strategy or self._plan.strategy)
+        owes_finals = step.in_finals and not set(step.configs) <= self._history.settled(problem).keys()
+        strategy = step.strategy or self._plan.strategy
+        winner = None if owes_finals else self._history.winner_without_job(problem, strategy)
         if winner is None:
             self._prefetcher.request(step, self._report.device)
             return False
@@ -250,6 +252,8 @@ class Loop:
 
         Without a job, `known` is what earlier runs know of the problem's configs, None where it has no search.
         """
+        if job is not None and self._history.has_ended(report.problem) and report.reason != _TUNED:  # played again
+            self._report.problems = [each for each in self._report.problems if each.problem != report.problem]
         self._history.note_ended(report.problem)
         self._report.problems.append(report)
         self._observer.problem_ended(report)
