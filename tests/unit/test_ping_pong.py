@@ -108,6 +108,21 @@ def test_they_are_the_default_where_one_tile_is_stored_while_another_is_multipli
     assert registry.default_config(problem, H200).kernel == chosen
 
 
+@pytest.mark.parametrize("kernel", ["ping_pong", "any_height_ping_pong"])
+@pytest.mark.parametrize(
+    ("even", "odd"),
+    [((2048, 4096, 4096, "nt"), (2048, 4096, 4104, "nt")), ((2048, 4096, 4096, "tn"), (2040, 4096, 4096, "tn"))],
+    ids=str,
+)
+def test_rows_at_odd_multiples_of_16_bytes_take_longer(kernel, even, odd):
+    """Measured: 1.25 to 1.7 times as long (docs/decisions.md, 169)."""
+    spec = registry.find("matmul", kernel)
+    problems = [Problem(*shape, dtype="bf16", layout=layout) for *shape, layout in (even, odd)]
+    config = spec.default_config(problems[1], H200)
+    few, more = (spec.estimate_us(config, problem, H200) for problem in problems)
+    assert 1.25 < more / few < 1.8
+
+
 def test_an_estimate_grows_with_each_round_of_tiles():
     rounds = [SPEC.estimate_us(PLAIN, nt(128 * rows, 128 * 132, 4096), H200) for rows in (3, 4, 5, 6)]
     steps = [after - before for before, after in itertools.pairwise(rounds)]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES
+from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
 
 _WGMMA_BYTES, _WGMMA_ROWS = 32, 64
@@ -20,6 +21,12 @@ _BESIDE_OTHERS = 0.98
 
 Chosen by what defaults lose, by hand from benchmarks/results/layouts-again-h200.json (decision 162; not kept): of 32
 gradients of weights that no other constant was fitted to 1.7% without it, 1.2% with it.
+"""
+_ODD_ROWS = 1.34
+"""How much longer tiles take where an operand's rows lie at odd multiples of 16 bytes, beside what their loads take.
+
+Of 20 products drawn in four layouts, configs on an H200 took 1.46 times as long as estimated without it, 1.00 with it,
+single ones 0.8 to 1.3 times (1 December 2026, by hand, not kept).
 """
 
 
@@ -81,9 +88,11 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     each = -(-tiles // device.sm_count)
     multiplied = steps * rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * by.column_cycles
     stored = rows * width * dtype.ITEMSIZE[computed.out_dtype] * by.stored_bytes
-    moved = (steps * (rows + width) * ROW_BYTES + stored) / by.port_bytes
+    loaded = odd_rows.requested(computed, rows, width, ROW_BYTES // size, ctas=1, share_b=False)
+    moved = (steps * loaded * ROW_BYTES + stored) / by.port_bytes
     moved += _rows_beyond(rows, width, computed) * by.beyond_cycles
     cycles: float = each * (multiplied**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS)
+    cycles *= _ODD_ROWS if any(odd_rows.odd(computed)) else 1.0
     clock = device.sustained_mhz * (by.short_clock if size == 1 else 1.0)
     clock *= 1 + by.idle_gain * (1 - tiles / (each * device.sm_count))
     return by.start_us + cycles / clock
