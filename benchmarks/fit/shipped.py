@@ -145,8 +145,9 @@ def tune(folder: Path, args: argparse.Namespace) -> None:
     if args.fewest > 1:
         for each in (folder / "tables").glob("*.json"):
             leave_out_rows_for_few(args.tables / each.name, args.fewest)
-    for each in (folder / "tables").glob("*.json"):
-        leave_out_rows_that_gain_little(args.tables / each.name, args.gain)
+    if args.gain:
+        for each in (folder / "tables").glob("*.json"):
+            leave_out_rows_that_gain_little(args.tables / each.name, args.gain)
     tuner(folder, "verify", "--strict", str(args.tables.resolve()))
     for path in args.tables.glob("*.json"):
         print(path.name, beside_torch(tables_of.load(path)))

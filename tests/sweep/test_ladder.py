@@ -21,7 +21,7 @@ from tuner.sweep import ladder as ladder_module
 from tuner.sweep import run
 from tuner.sweep.agenda import Agenda
 from tuner.sweep.ladder import CHECKS, FAILED, MAX_PROBES, MAX_REPAIR_ROUNDS, PROBE, Result, TuningStep
-from tuner.sweep.ladder_points import MAX_LOSS
+from tuner.sweep.ladder_points import MAX_LOSS, Points
 
 H200 = KNOWN["sm_90"]
 ENVIRONMENT = Environment("3.7.1", "2.13.0", "cuda 13.0", "", "3.11")
@@ -640,3 +640,37 @@ def test_a_point_that_is_slower_than_one_of_more_rows_is_played_again_with_what_
     assert again
     assert all(160 < m <= 200 for m in again)
     assert len(set(again)) == len(again)
+
+
+def test_where_the_fastest_of_more_rows_could_not_be_tried_the_next_one_is():
+    points = Points(family.ladders(range(65, 257), problem)[0], lambda *_: 1.0)
+    for m, us in ((65, 100.0), (192, 90.0), (256, 80.0)):
+        config = Config(f"of{m}")
+        won = Winner(H200, ENVIRONMENT, problem(m), config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z", us, None, None, 1)
+        points.add(m, won, {config: us})
+    assert points.outdone() == {65: Config("of256"), 192: Config("of256")}
+    assert points.outdone({(65, Config("of256")), (192, Config("of256"))}) == {65: Config("of192")}
+    points.add(65, points.winners[65], {Config("of192"): 99.0})
+    points.add(65, points.winners[65], {Config("of256"): 99.0})
+    assert points.outdone() == {192: Config("of256")}, "what was tried at a point before it was played again"
+
+
+def test_a_point_whose_winner_fails_when_it_is_played_again_serves_no_range(monkeypatch):
+    (ladder,) = family.ladders(range(65, 257), problem)
+    agenda, tuned, found = Agenda([], [ladder], lambda *_: 1.0), dict[Problem, Winner](), list[Family]()
+    slow, fast = Config("slow"), Config("fast")
+    failed: set[int] = set()
+    while agenda:
+        step = agenda.take()
+        m = step.problem.m
+        again = step.in_finals and step.configs == (slow, fast)
+        config = slow if 160 < m <= 200 and not step.in_finals else fast
+        tuned[step.problem] = Winner(
+            *(H200, ENVIRONMENT, step.problem, slow if again else config, 1, 1, "0.1.0", "2026-01-31T12:00:00Z"),
+            *(95.0 if config is slow else 80.0, None, None, 1),
+        )
+        failed |= {m} if again else set()
+        result = Result(tuned[step.problem], {}, {config: 1.0}, frozenset({slow}) if again else frozenset())
+        found += agenda.ended(step.problem, result, tuned.values())
+    assert failed
+    assert not failed & {each.row_m for each in found[0].ranges}

@@ -1,5 +1,6 @@
 """The race: what it proposes, what it learns from, when it ends; and how near it comes on recorded landscapes."""
 
+import dataclasses
 import math
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.problem import Problem, suite
 from tuner.store.records import Outcome, State
-from tuner.sweep.race import _KNOWN, _OF_EACH_KERNEL, FULL, RACE, RESERVE, Race
+from tuner.sweep.race import _KNOWN, _OF_EACH_KERNEL, FULL, PROBED, RACE, RESERVE, Race
 from tuner.sweep.search_task import SearchTask, portfolio_of
 from tuner.sweep.strategies import EXHAUSTIVE, RANDOM
 
@@ -153,6 +154,16 @@ def test_trials_known_from_earlier_runs_guide_the_first_wave_and_the_fastest_tak
     wave = Race(field).propose(known)
     assert min(known, key=hill) in wave
     assert len([config for config in wave if config in known]) <= _KNOWN + _OF_EACH_KERNEL
+
+
+@pytest.mark.parametrize("trials", [None, 3])
+def test_what_is_suggested_comes_before_trials_known_from_earlier_runs(trials):
+    """However many these are: a ladder suggests what a point has not tried and its finals are to have."""
+    field = field_of("one", one=lambda config, *_: hill(config), trials=trials)
+    known = complete(field.configs[:40], hill)
+    suggested = [field.configs[90], field.configs[95]]
+    race = Race(dataclasses.replace(field, suggested=suggested), warm_pace=PROBED)
+    assert race.propose(known)[:3] == [field.default, *suggested]
 
 
 def test_failed_configs_teach_nothing_and_do_not_end_it():

@@ -193,10 +193,8 @@ def test_a_run_measures_a_problem_once_though_two_ladders_come_to_it_one_after_t
     assert len(tried) == len(set(tried)) == 3 * len(behaviours.split(","))
 
 
-@pytest.mark.parametrize("in_one_run", [True, False])
-def test_a_tuned_problem_is_decided_anew_with_a_config_that_its_finals_are_to_have(
-    faulty, store, monkeypatch, in_one_run
-):
+@pytest.mark.parametrize("before", ["nothing", "slow", "slow and good, but --fresh"])
+def test_a_tuned_problem_is_decided_anew_with_a_config_that_its_finals_are_to_have(faulty, store, monkeypatch, before):
     """As a ladder asks for where a config of more rows is faster than what won."""
     problem = faulty(configs=1, behaviours="slow,good", default="slow")
     configs = registry.find("faulty", "faulty").space(problem, INTERPRETER).configs()
@@ -211,14 +209,16 @@ def test_a_tuned_problem_is_decided_anew_with_a_config_that_its_finals_are_to_ha
         return complete
 
     only_slow = Plan(Strategy("first", lambda task: _listed(task, [task.default])))
-    if not in_one_run:
-        sweep(store, [problem], [None], only_slow)
+    fresh = "--fresh" in before
+    if before != "nothing":
+        sweep(store, [problem], [None], Plan(EXHAUSTIVE) if fresh else only_slow)
     monkeypatch.setattr(Agenda, "ended", ask_again)
-    (report,) = sweep(store, [problem], [None], only_slow).problems
+    (report,) = sweep(store, [problem], [None], dataclasses.replace(only_slow, fresh=fresh)).problems
     assert report.winner == store.winners()[0]
     assert report.winner.config == good
+    assert report.measured == (1 if before == "slow" else 2)
     assert {trial.config for trial in store.trials()} == {slow, good}
-    assert len(store.trials()) == 2
+    assert len(store.trials()) == (4 if fresh else 2)
 
 
 @pytest.mark.long

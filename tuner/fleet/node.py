@@ -218,7 +218,8 @@ class LedgerStore:
     """The driver's store as a node's sweep sees it: a `tuner.sweep.storage.SweepStore`.
 
     Trials, winners and families are told, and what was told comes before what is asked. Nothing is asked of a problem
-    that is new to the database: only this node writes of it.
+    that is new to the database until this node has decided it. If another node did, and a ladder has it played again
+    here, its few trials are measured again.
     """
 
     def __init__(self, node: Node, *, is_shared: bool, fresh: bool) -> None:
@@ -285,10 +286,15 @@ class LedgerStore:
         return found
 
     def settled(
-        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion]
+        self,
+        device: Device,
+        environment: Environment,
+        problem: Problem,
+        kernels: Iterable[KernelVersion],
+        _runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """See `Store`."""
-        if self._is_new(problem):
+        """See `Store`. Of a fleet that measures all again the driver counts the runs of all its nodes."""
+        if self._is_new(problem) and problem not in self._winners:
             return {}
         method = "settled_here" if self._fresh else "settled"
         return cast("dict[Config, Outcome]", self._node.ask(method, device, environment, problem, tuple(kernels)))

@@ -12,6 +12,7 @@ from tuner.kernel.space import SearchSpace
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Outcome, Winner
+from tuner.store.runs import Run
 from tuner.sweep.job import Job, version_of
 from tuner.sweep.search import Strategy
 from tuner.sweep.storage import StoreReader
@@ -20,25 +21,37 @@ from tuner.sweep.storage import StoreReader
 class History:
     """The trials and winners that a store holds for one device and environment."""
 
-    def __init__(self, store: StoreReader | None, device: Device, environment: Environment, *, fresh: bool) -> None:
-        """Read nothing yet. With `fresh` nothing that is stored counts, so everything is measured again."""
+    def __init__(
+        self,
+        store: StoreReader | None,
+        device: Device,
+        environment: Environment,
+        *,
+        fresh: bool,
+        run: Run | None = None,
+    ) -> None:
+        """Read nothing yet. With `fresh` nothing that is stored counts, so everything is measured again by the run."""
         self._store, self._fresh = store, fresh
+        self._runs = [run] if fresh and run is not None else None
         self._device, self._environment = device, environment
         self._ended: set[Problem] = set()
 
     def note_ended(self, problem: Problem) -> None:
-        """Note that this run is done with a problem: from now on its stored trials count, with `fresh` too."""
+        """Note that this run is done with a problem: from now on the run's own trials count, with `fresh` too."""
         self._ended.add(problem)
 
     def has_ended(self, problem: Problem) -> bool:
-        """Whether this run is done with a problem. Ladders may have a problem in common, but a run measures it once."""
+        """Whether this run is done with a problem. Ladders may have a problem in common, but a run measures it once.
+
+        Only what plays it again with configs that its finals are to have is measured then.
+        """
         return problem in self._ended
 
     def resume(self, job: Job) -> None:
         """Start a job's search with the trials of earlier runs."""
         known = {}
         if self._store is not None and (not self._fresh or self.has_ended(job.problem)):
-            known = self._store.settled(self._device, self._environment, job.problem, job.kernels)
+            known = self._store.settled(self._device, self._environment, job.problem, job.kernels, self._runs)
         job.resume(known)
 
     def winner_to_keep(self, job: Job) -> Winner | None:
@@ -68,7 +81,7 @@ class History:
         if self._store is None:
             return {}
         versions = map(version_of, _serving(problem, self._device).values())
-        return self._store.settled(self._device, self._environment, problem, versions)
+        return self._store.settled(self._device, self._environment, problem, versions, self._runs)
 
     def stored_winner(self, job: Job) -> Winner | None:
         """Return the stored winner of a job's problem if it holds: decided by today's protocol and kernel versions."""

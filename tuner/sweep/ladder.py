@@ -163,6 +163,7 @@ class LadderProgress:
             self._check_ratios[m] = max(1.0, result.ratios[checked])
         if result.winner is None or result.winner.config in result.failed:  # a winner of before that fails now
             self._winnerless.add(m)
+            self._points.winners.pop(m, None)
         elif result.winner.problem == self.ladder.at(m) and (
             checked is None or self._check_ratios.get(m, 1.0) > 1 + MAX_LOSS
         ):
@@ -242,7 +243,7 @@ class LadderProgress:
 
     def _replays(self) -> list[TuningStep]:
         """Return a step for each point that is slower than one of more rows, with what won at both."""
-        outdone = [(m, config) for m, config in self._points.outdone().items() if (m, config) not in self._replayed]
+        outdone = self._points.outdone(self._replayed).items()
         self._replayed.update(outdone)
         return [
             TuningStep(self.ladder.at(m), PROBE, (self._points.winners[m].config, config), True, warm_started=True)

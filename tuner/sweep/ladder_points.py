@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -65,9 +65,9 @@ class Points:
         Args:
             m: the M.
             winner: its winner.
-            times_us: microseconds of each config that was measured there.
+            times_us: microseconds of each config that was measured there; of a point, of some more.
         """
-        self.winners[m], self._times[m] = winner, times_us
+        self.winners[m], self._times[m] = winner, {**self._times.get(m, {}), **times_us}
 
     def add_failures(self, m: int, failed: frozenset[Config]) -> None:
         """Take note of the configs that failed at an M, be it a point or not."""
@@ -79,16 +79,17 @@ class Points:
         above = min((point for point in self.winners if point > m), default=None)
         return tuple(dict.fromkeys(self.winners[at].config for at in (below, above) if at is not None))
 
-    def outdone(self) -> dict[int, Config]:
+    def outdone(self, replayed: Set[tuple[int, Config]] = frozenset()) -> dict[int, Config]:
         """Return, by M, the winner of more rows that took less time than the point's own and was not tried there.
 
-        A config seldom takes longer for fewer rows. The more of a ladder's points are known, the more such configs are,
-        and a point is played before most of the others.
+        Those by which a point was replayed are left out. A config seldom takes longer for fewer rows. The more of a
+        ladder's points are known, the more such configs are, and a point is played before most of the others.
         """
         found: dict[int, Config] = {}
         for m, won in self.winners.items():
             above = (other for at, other in self.winners.items() if m < at <= FARTHEST * m)
-            untried = [other for other in above if self._is_untried(other.config, m, other.problem.m)]
+            others = (other for other in above if (m, other.config) not in replayed)
+            untried = [other for other in others if self._is_untried(other.config, m, other.problem.m)]
             fastest = min(untried, key=lambda other: other.median_us, default=None)
             if fastest is not None and won.median_us > (1 + OUTDONE) * fastest.median_us:
                 found[m] = fastest.config

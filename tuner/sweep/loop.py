@@ -75,7 +75,7 @@ class Loop:
         self._store, self._run, self._agenda = store, run, agenda
         self._supervisors, self._pool, self._prefetcher = processes.supervisors, processes.pool, prefetcher
         self._observer, self._report = observer, report
-        self._history = History(store, report.device, report.environment, fresh=plan.fresh)
+        self._history = History(store, report.device, report.environment, fresh=plan.fresh, run=run)
         self._plan = plan
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = processes.begun, _FINALS_S
@@ -252,10 +252,8 @@ class Loop:
 
         Without a job, `known` is what earlier runs know of the problem's configs, None where it has no search.
         """
-        if job is not None and self._history.has_ended(report.problem) and report.reason != _TUNED:  # played again
-            self._report.problems = [each for each in self._report.problems if each.problem != report.problem]
+        self._report.add(report, again=self._history.has_ended(report.problem))
         self._history.note_ended(report.problem)
-        self._report.problems.append(report)
         self._observer.problem_ended(report)
         if job is not None:
             result = Result(report.winner, job.ratios, job.times_us, job.failed)

@@ -151,8 +151,8 @@ class Race:
 
     def _starters(self, known: Mapping[Config, Outcome]) -> Iterator[Config]:
         task = self._task
-        chosen = [config for config in by_time(known) if config in self._index][:_KNOWN]
-        chosen += task.suggested
+        chosen = list(task.suggested)
+        chosen += [config for config in by_time(known) if config in self._index][:_KNOWN]
         chosen += islice((config for config in task.nearby() if config in self._index), _NEARBY)
         if not self._errors:
             covering = set(task.portfolio)

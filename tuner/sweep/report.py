@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,20 @@ class ProblemReport:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     draft_s: float = 0.0
 
+    def played_again(self, later: ProblemReport) -> ProblemReport:
+        """This report with that of the same problem, whose trials and time came later."""
+        phases = {*self.phases_s, *later.phases_s}
+        return dataclasses.replace(
+            later,
+            considered=max(self.considered, later.considered),
+            measured=self.measured + later.measured,
+            resumed=self.resumed,
+            binaries=self.binaries + later.binaries,
+            seconds=self.seconds + later.seconds,
+            phases_s={name: self.phases_s.get(name, 0.0) + later.phases_s.get(name, 0.0) for name in phases},
+            draft_s=self.draft_s + later.draft_s,
+        )
+
 
 @dataclass(slots=True)
 class Report:
@@ -81,6 +96,19 @@ class Report:
     compile_s: float = 0.0
     start_s: float = 0.0
     seconds: float = 0.0
+
+    def add(self, ended: ProblemReport, *, again: bool = False) -> None:
+        """Take note of how a problem ended.
+
+        Args:
+            ended: how.
+            again: whether it is among the problems already. What was measured again is added to that one then.
+        """
+        place = next((at for at, each in enumerate(self.problems) if each.problem == ended.problem), None)
+        if not again or place is None:
+            self.problems.append(ended)
+        elif ended.measured:
+            self.problems[place] = self.problems[place].played_again(ended)
 
     @property
     def undecided_count(self) -> int:

@@ -18,9 +18,15 @@ class StoreReader(Protocol):
     """Reads what earlier runs left; each method is as `tuner.store.store.Store` has it."""
 
     def settled(
-        self, device: Device, environment: Environment, problem: Problem, kernels: Iterable[KernelVersion], /
+        self,
+        device: Device,
+        environment: Environment,
+        problem: Problem,
+        kernels: Iterable[KernelVersion],
+        /,
+        runs: Iterable[Run] | None = None,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config that was tried."""
+        """The newest outcome of each config that was tried, by any run or by some."""
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem, /) -> str | None:
         """When the newest trial of a problem was recorded."""
