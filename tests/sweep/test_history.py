@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
+from tuner.errors import KernelError
 from tuner.hardware.device import KNOWN, Environment
 from tuner.kernel import registry
 from tuner.problem import Problem
@@ -31,3 +32,18 @@ def test_a_winner_is_kept_until_a_trial_is_newer_as_of_a_run_that_stopped_before
         with closing(sqlite3.connect(path)) as plain, plain:
             plain.execute("UPDATE trial SET measured_at = '9999-01-01T00:00:00Z'")
         assert history.winner_without_job(problem, RACE) is None
+
+
+def test_nothing_is_owed_where_a_kernels_own_code_fails(tmp_path, monkeypatch):
+    device, environment = KNOWN["sm_90"], Environment("3.7.1", "2.13.0", "cuda 13.0", "580.65", "3.11.2")
+    problem = Problem(4096, 4096, 1024, dtype="bf16", layout="nt")
+    config = registry.default_config(problem, device)
+    with Store.open(tmp_path / "tuner.db") as store:
+        history = History(store, device, environment, fresh=False)
+        assert not history.has_tried(problem, (config,))
+
+        def fail(*_args, **_options):
+            raise KernelError("its rule has a bug")
+
+        monkeypatch.setattr(registry, "serving", fail)
+        assert history.has_tried(problem, (config,))

@@ -83,6 +83,13 @@ class History:
         versions = map(version_of, _serving(problem, self._device).values())
         return self._store.settled(self._device, self._environment, problem, versions, self._runs)
 
+    def has_tried(self, problem: Problem, configs: Collection[Config]) -> bool:
+        """Whether the outcomes of some configs are known; True where a kernel's code fails, as its job will tell."""
+        try:
+            return self.settled(problem).keys() >= {*configs}
+        except (KernelError, SystemExit):
+            return True
+
     def stored_winner(self, job: Job) -> Winner | None:
         """Return the stored winner of a job's problem if it holds: decided by today's protocol and kernel versions."""
         if self._store is None:

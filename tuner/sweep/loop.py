@@ -212,7 +212,7 @@ class Loop:
     def _skip_or_request(self, step: TuningStep) -> bool:
         """End a step whose problem has a winner already, or else request its job; return whether it ended."""
         problem = step.problem
-        owes_finals = step.in_finals and not set(step.configs) <= self._history.settled(problem).keys()
+        owes_finals = step.in_finals and not self._history.has_tried(problem, step.configs)
         strategy = step.strategy or self._plan.strategy
         winner = None if owes_finals else self._history.winner_without_job(problem, strategy)
         if winner is None:

@@ -104,10 +104,10 @@ class Report:
             ended: how.
             again: whether it is among the problems already. What was measured again is added to that one then.
         """
-        place = next((at for at, each in enumerate(self.problems) if each.problem == ended.problem), None)
-        if not again or place is None:
+        if not again:
             self.problems.append(ended)
         elif ended.measured:
+            place = next(at for at, each in enumerate(self.problems) if each.problem == ended.problem)
             self.problems[place] = self.problems[place].played_again(ended)
 
     @property
