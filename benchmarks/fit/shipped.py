@@ -22,7 +22,7 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 import tuner as triton_tuner
@@ -172,9 +172,7 @@ def leave_out_rows_for_few(path: Path, fewest: int) -> None:
         for each in family.ranges:
             count = each.last_m - each.first_m + 1 if each.first_m > FEW_ROWS else fewest
             served[family.at(each.row_m)] = served.get(family.at(each.row_m), 0) + count
-    rows = tuple(row for row in whole.rows if served.get(row.problem, fewest) >= fewest)
-    kept = families_of.shippable(whole.families, {row.problem for row in rows})
-    dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
+    keep(path, whole, {row.problem for row in whole.rows if served.get(row.problem, fewest) >= fewest})
 
 
 def leave_out_rows_that_gain_little(path: Path, gain: float) -> None:
@@ -195,9 +193,14 @@ def leave_out_rows_that_gain_little(path: Path, gain: float) -> None:
                 left_out.add(row)
             else:
                 next_one = None if each.row_m in far else row
-    rows = tuple(row for row in whole.rows if row.problem not in left_out)
-    kept = families_of.shippable(whole.families, {row.problem for row in rows})
-    dataclasses.replace(whole, rows=rows, families=tuple(kept)).write(path.parent)
+    keep(path, whole, {row.problem for row in whole.rows} - left_out)
+
+
+def keep(path: Path, whole: tables_of.Table, problems: Set[Problem]) -> None:
+    """Write a table anew with the rows of some problems; the next ones serve the ranges of the others."""
+    rows = tuple(row for row in whole.rows if row.problem in problems)
+    families = tuple(families_of.shippable(whole.families, problems))
+    dataclasses.replace(whole, rows=rows, families=families).write(path.parent)
 
 
 def leave_out_what_serves_nothing(tables: Path) -> None:

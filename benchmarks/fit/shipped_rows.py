@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
 TABLES = Path(__file__).parents[2] / "tuner" / "tables" / "shipped"
@@ -71,17 +71,16 @@ def main() -> None:
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
     """The fastest config's time over the row's, which is the first, and torch's over both."""
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    row, fastest = configs[0], min(times, key=lambda one: statistics.median(times[one]))
-    torch = result.times["vendor"]
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
+    row, fastest = configs[0], min(medians, key=lambda one: medians[one])
+    torch = result.torch
+    assert torch is not None
     return {
         "problem": str(problem),
         "kernel": fastest.kernel,
         "config": dict(fastest.pairs),
-        "median_us": round(statistics.median(times[fastest]), 4),
+        "median_us": round(medians[fastest], 4),
         "over_row": round(finals.ratio(times[fastest], times[row]), 4),
         "vs_vendor": round(finals.ratio(torch, times[fastest]), 4),
         "row_vs_vendor": round(finals.ratio(torch, times[row]), 4),

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import earlier_defaults
-from many_rows import WEIGHTS
+from ping_pong import WEIGHTS
 
 from tuner import Config, Problem
 from tuner.hardware.device import Device
@@ -36,6 +36,7 @@ from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
 MORE = ((5120, 25600), (1024, 8192), (5120, 8192), (5120, 17920))
@@ -137,12 +138,10 @@ def fits(config: Config, problem: Problem) -> bool:
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config], before: Config | None) -> Result:
     """Every config's median, and torch's time over that of the best of each kind."""
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
-    torch, default = result.times["vendor"], registry.default_config(problem, runner.device)
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
+    torch, default = result.torch, registry.default_config(problem, runner.device)
+    assert torch is not None
     kinds = dict[str, Config]()
     for config in sorted(times, key=lambda one: medians[one]):
         kinds.setdefault(kind_of(config), config)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
+import plays
 import record
 import scattered
 
@@ -143,12 +143,9 @@ def candidates(problem: Problem, device: Device, before: list[Config], best: int
 
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config], before: Config | None, kind: str) -> Result:
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
-    torch, default = result.times.get("vendor"), registry.default_config(problem, runner.device)
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
+    torch, default = result.torch, registry.default_config(problem, runner.device)
     fastest, kernels = min(medians, key=lambda config: medians[config]), sorted({config.kernel for config in medians})
     return {
         "kind": kind,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
 LAYERS = Path(__file__).parents[1] / "suites" / "mlps.csv"
@@ -87,16 +87,14 @@ def configs_of(problem: Problem, device: Device, heights: int) -> list[Config]:
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
     """What the other kernel and its default take over ours and the default of today, and every median."""
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
     before, now = (
         min((one for one in times if (one.kernel == NAME) is ours), key=lambda one: medians[one])
         for ours in (False, True)
     )
-    torch, default = result.times["vendor"], registry.default_config(problem, runner.device)
+    torch, default = result.torch, registry.default_config(problem, runner.device)
+    assert torch is not None
     fastest = min((before, now), key=lambda one: medians[one])
     return {
         "problem": problem.fields(),

@@ -31,6 +31,7 @@ from tuner.sweep.many_rows import MANY_ROWS
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
 LIKELIEST = 8
@@ -116,16 +117,15 @@ def configs_of(
 
 def played(runner: PairedRunner, problem: Problem, configs: dict[Config, list[str]]) -> dict[str, Any]:
     """What each of the named took over the fastest of all."""
-    result = runner.play(problem, list(configs))
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    medians = {one: statistics.median(result.times[one.digest]) for one in configs if result.times.get(one.digest)}
+    result = plays.play(runner, problem, list(configs))
+    medians, torch = result.medians, result.torch
+    assert torch is not None
     fastest = min(medians, key=medians.__getitem__)
     named = {name: medians[config] for config, names in configs.items() for name in names if config in medians}
     return {
         "problem": str(problem),
         "over_fastest": {name: round(us / medians[fastest], 4) for name, us in named.items()},
-        "torch_over": {name: round(statistics.median(result.times["vendor"]) / us, 4) for name, us in named.items()},
+        "torch_over": {name: round(statistics.median(torch) / us, 4) for name, us in named.items()},
         "fastest": str(fastest),
         "configs": {name: str(config) for config, names in configs.items() for name in names},
         "rejected": [str(config) for config in configs if config not in medians],

@@ -17,13 +17,10 @@ import dataclasses
 import itertools
 import math
 import random
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from many_rows import WEIGHTS
 
 from tuner import Config, Problem
 from tuner.hardware.device import Device
@@ -33,8 +30,15 @@ from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
+WEIGHTS = (
+    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (3584, 3584), (37888, 3584)),
+    *((3584, 18944), (1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584), (5120, 5120), (5120, 13824)),
+    *((10240, 5120), (27648, 5120), (2560, 9728), (12288, 4096), (24576, 1536), (7168, 2048)),
+)
+"""N and K of models' layers."""
 OTHERS = {"warp_specialized": 4, "any_width": 2, "any_height": 1}
 """Other kernels, and how many of their configs play, by their estimates."""
 OF_FEW_TILES = {"tma": 1, "split_k": 2}
@@ -122,16 +126,13 @@ def configs(spec: Any, problem: Problem, device: Device) -> list[Config]:
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
     """What others and their default take over the best of ours and the default of today, and every median."""
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
     before, now = (
         min((one for one in times if (one.kernel in OURS) is ours), key=lambda one: medians[one])
         for ours in (False, True)
     )
-    torch, default = result.times.get("vendor"), registry.default_config(problem, runner.device)
+    torch, default = result.torch, registry.default_config(problem, runner.device)
     fastest = min((before, now), key=lambda one: medians[one])
     return {
         "problem": str(problem),

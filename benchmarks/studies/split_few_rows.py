@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import plays
 import record
 
 SPLIT = "any_height_split"
@@ -77,12 +77,9 @@ def configs_of(problem: Problem, device: Device) -> list[Config]:
 
 
 def played(runner: PairedRunner, problem: Problem, configs: list[Config]) -> dict[str, Any]:
-    result = runner.play(problem, configs)
-    if isinstance(result, str):
-        sys.exit(f"{problem}: {result}")
-    times = {config: result.times[config.digest] for config in configs if result.times.get(config.digest)}
-    medians = {config: statistics.median(them) for config, them in times.items()}
-    fastest, torch, kernels = min(medians, key=lambda one: medians[one]), result.times.get("vendor"), {}
+    result = plays.play(runner, problem, configs)
+    times, medians = result.times, result.medians
+    fastest, torch, kernels = min(medians, key=lambda one: medians[one]), result.torch, {}
     for config, us in sorted(medians.items(), key=lambda each: each[1]):
         kernels.setdefault(config.kernel, round(us, 3))
     return {

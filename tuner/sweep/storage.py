@@ -23,8 +23,8 @@ class StoreReader(Protocol):
         environment: Environment,
         problem: Problem,
         kernels: Iterable[KernelVersion],
-        /,
         runs: Iterable[Run] | None = None,
+        /,
     ) -> dict[Config, Outcome]:
         """The newest outcome of each config that was tried, by any run or by some."""
 

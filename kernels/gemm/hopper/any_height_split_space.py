@@ -38,7 +38,9 @@ BEST = 14
 """How many configs are tried, by the model: the best of so many takes 0.1% longer than that of 40, 7.5% at most
 (benchmarks/results/any-height-split-fit.json)."""
 _CAUTION = 1.02
-"""What the model's estimates count beside those of other kernels: the least of many errs to the low side."""
+"""What the model's estimates count beside those of other kernels: the least of many errs to the low side.
+
+docs/decisions.md, 171."""
 _RESERVED_BYTES, _OTHER_BYTES = 1024, 256
 """Shared memory for the barrier that counts arriving sums, and through which Triton passes values between warps."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
