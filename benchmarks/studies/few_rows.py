@@ -40,6 +40,7 @@ class Kind(NamedTuple):
 
     gradients: whether rows, in whole steps of 64, are K instead: as of gradients of weights, whose K are tokens.
     columns: N's least and most, where tiles are few.
+    step: what M is rounded up to, of an A stored [K, M].
     """
 
     operands: dict[str, Any]
@@ -47,6 +48,7 @@ class Kind(NamedTuple):
     rows: tuple[int, int] = (1, 256)
     gradients: bool = False
     columns: tuple[int, int] | None = None
+    step: int = _STEP
 
     def shapes(self, seed: int) -> list[tuple[int, int, int]]:
         """Drawn shapes."""
@@ -55,7 +57,7 @@ class Kind(NamedTuple):
     def problem(self, m: int, n: int, k: int) -> Problem:
         """The problem of a drawn shape."""
         if self.operands["layout"][0] == "t" and not self.gradients:
-            m = -(-m // _STEP) * _STEP
+            m = -(-m // self.step) * self.step
         shape = (n, k, m // _STEP * _STEP) if self.gradients else (m, n, k)
         return Problem(*shape, **self.operands)
 
@@ -92,6 +94,7 @@ KINDS = {
     "int8 nn, many rows": Kind({"dtype": "int8", "layout": "nn"}, 6, (257, 4096)),
     "bf16 nt, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nt"}, 40, (65, 256), columns=(768, 10240)),
     "bf16 nn, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nn"}, 16, (65, 256), columns=(768, 10240)),
+    "bf16 tn, 65 to 640 rows": Kind({"dtype": "bf16", "layout": "tn"}, 32, (65, 640), step=16),
 }
 
 

@@ -15,6 +15,7 @@ from tuner.kernels.base.program import spec_of
 from tuner.kernels.gated import launches
 from tuner.kernels.gated.any_height_space import (
     NAME,
+    both,
     estimate_us,
     fills,
     shared_bytes,
@@ -106,7 +107,7 @@ _SPEC = spec_of(
 
 
 def _compiled(problem: Problem, config: Config) -> Any:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), both(problem))
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

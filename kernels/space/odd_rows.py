@@ -30,7 +30,7 @@ def odd(problem: Problem) -> tuple[bool, bool]:
     return a_extent * size % SECTOR_BYTES != 0, b_extent * size % SECTOR_BYTES != 0
 
 
-def requested(problem: Problem, rows: int, columns: int, length: int, *, ctas: int, share_b: bool) -> float:
+def requested(problem: Problem, rows: float, columns: float, length: int, *, ctas: int, share_b: bool) -> float:
     """Rows of both operands that one step of a tile requests from the L2, odd rows weighted by their cost.
 
     Args:

@@ -106,6 +106,12 @@ CASES = [
     (nt(520, 5000, 1032, layout="tn", epilogue="bias+gelu"), tile(128, 192, num_stages=4, **PAIR)),
     (nt(1000, 2888, 72, layout="tn", dtype="fp16", out_dtype="fp32"), tile(128, 256, **CLUSTER)),
     (nt(904, 5000, 1000, layout="tn"), tile(192, 192, num_stages=4)),
+    # rows that are no whole chunks of 64
+    (nt(136, 7168, 8192, layout="tn"), tile(136, 64, num_stages=7, **CLUSTER)),
+    (nt(288, 5000, 1000, layout="tn", epilogue="bias+gelu"), tile(144, 128, num_stages=5, **PAIR)),
+    (nt(744, 2888, 72, layout="tn", dtype="fp16", out_dtype="fp32"), tile(200, 256)),
+    (nt(904, 5000, 1032, layout="tn", epilogue="bias"), tile(184, 192, num_stages=3, GROUP_SIZE_M=3)),
+    (nt(72, 3000, 4096, layout="tn"), tile(72, 64, num_stages=8)),
     # A along M alone
     (nt(904, 5000, 1000, layout="tt", epilogue="bias"), tile(192, 128, num_stages=4, GROUP_SIZE_M=3)),
 ]
@@ -136,7 +142,10 @@ def test_heights_between_the_multiples_of_16_give_the_same_bits(rows, columns):
     ("layout", "rows", "columns"),
     [
         *(("nn", rows, columns) for rows, columns in ((72, 128), (136, 64), (152, 192), (208, 192), (200, 256))),
-        *(("tn", rows, columns) for rows, columns in ((128, 64), (192, 128), (64, 192), (128, 256))),
+        *(
+            ("tn", rows, columns)
+            for rows, columns in ((128, 64), (136, 64), (192, 128), (104, 128), (184, 192), (200, 256))
+        ),
         ("tt", 192, 128),
     ],
 )

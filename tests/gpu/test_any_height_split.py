@@ -50,6 +50,8 @@ CASES = [
     (nt(1000, 328, 3000, layout="nn", dtype="fp16", out_dtype="fp32"), tile(136, 128, 2, 6, 4, **DOWN)),
     (nt(896, 544, 4104, layout="tn"), tile(64, 192, 2, 7, 4)),
     (nt(320, 1024, 2048, layout="tn", epilogue="bias"), tile(192, 128, 4, 5, 8)),
+    (nt(304, 1024, 4104, layout="tn", epilogue="bias+gelu"), tile(152, 128, 4, 5, 8)),
+    (nt(296, 2000, 2048, layout="tn", dtype="fp16"), tile(40, 256, 2, 5, 4, **DOWN)),
     (nt(520, 256, 2048, layout="tt", dtype="fp16"), tile(128, 64, 2, 9, 4, **DOWN)),
 ]
 

@@ -103,7 +103,9 @@ def test_every_tile_gives_the_bits_of_warp_specialized(sides):
     check_bits(nt(2049, 6000, 1008), sides)
 
 
-@pytest.mark.parametrize(("layout", "rows"), [("nn", 104), ("nn", 136), ("nn", 200), ("tn", 128), ("tn", 192)])
+@pytest.mark.parametrize(
+    ("layout", "rows"), [("nn", 104), ("nn", 136), ("nn", 200), ("tn", 128), ("tn", 136), ("tn", 192), ("tn", 208)]
+)
 def test_operands_that_do_not_run_along_k_give_the_same_bits(layout, rows):
     check_bits(nt(2048, 6000, 1008, layout=layout), rows)
 

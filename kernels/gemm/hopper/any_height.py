@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
-from tuner.kernels.gemm.hopper import any_width
+from tuner.kernels.gemm.hopper import any_width, ping_pong_model
 from tuner.kernels.gemm.hopper.any_height_space import for_many_rows, space, supports
 from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, order, own_estimate_us, shared_bytes
 from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
@@ -43,9 +43,16 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
     computed = {one: Config(ANY_WIDTH, **dict(as_computed(one).pairs)) for one in listed if for_many_rows(one)}
     found = any_width.estimates_us(computed.values(), exchanged(problem), device)
     return {
-        config: found[computed[config]] if config in computed else own_estimate_us(config, problem, device)
+        config: found[computed[config]] * _slowed(config, problem)
+        if config in computed
+        else own_estimate_us(config, problem, device)
         for config in listed
     }
+
+
+def _slowed(config: Config, problem: Problem) -> float:
+    rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
+    return ping_pong_model.slowed(columns, rows, exchanged(problem))
 
 
 def ties(config: Config) -> int:
@@ -71,7 +78,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

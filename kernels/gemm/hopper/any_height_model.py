@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.cost.tile import memory_bytes_per_us
-from tuner.kernels.gemm.hopper import any_width_space, resources
+from tuner.kernels.gemm.hopper import any_width_space, chunks, resources
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
@@ -71,11 +71,11 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
         by: the constants.
     """
     rows, columns = inner.integer("BLOCK_SIZE_M"), inner.integer("BLOCK_SIZE_N")
+    requested = chunks.requested(columns, computed)
     ctas, count = inner.integer(NUM_CTAS, 1), resources.tiles(inner, computed)
     at_once = ctas * clusters_at_once(ctas, device.sm_count)
     shares_columns = bool(inner.get(SHARE_B, False))
-    loaded = (rows + columns / ctas if shares_columns else rows / ctas + columns) * resources.ROW_BYTES
-    filled = (rows + columns) * resources.ROW_BYTES
+    loaded = rows + requested / ctas if shares_columns else rows / ctas + requested
     wgmmas = rows / _WGMMA_ROWS * (resources.ROW_BYTES / _WGMMA_BYTES)
     each = 2 if any_width_space.in_halves(inner) else 1
     multiplied = wgmmas * (each * by.wgmma_cycles + columns * by.column_cycles)
@@ -88,7 +88,8 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
     def wave_us(running: int) -> float:
         share = running / device.sm_count
         loading = max(share, _SHARED_PORT if share > 1 / 2 else 1 / 2)
-        loads = loading * loaded / by.l2_bytes, loading * filled / by.fill_bytes
+        sent, filled = (each * resources.ROW_BYTES for each in (loaded, rows + requested))
+        loads = loading * sent / by.l2_bytes, loading * filled / by.fill_bytes
         cycles = steps * _norm(_SLOWEST, *loads, multiplied, awaited)
         return _norm(_OVERLAP, cycles / device.sustained_mhz + met_us, memory_us * running / count)
 

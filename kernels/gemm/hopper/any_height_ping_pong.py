@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands
+from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.gemm.hopper import any_width, tile
 from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, space, supports
 from tuner.kernels.gemm.hopper.any_height_tile import as_computed, order, shared_bytes
@@ -48,7 +48,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

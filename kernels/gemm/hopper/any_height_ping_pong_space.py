@@ -10,7 +10,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.hopper import any_width_space, ping_pong_model, resources
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored, unit, unserved
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored, unserved
 from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.rule import rule
@@ -52,7 +52,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
     """Every parameter's values, except that `_expand` finds GROUP_SIZE_M and num_stages."""
     return {
-        "BLOCK_SIZE_M": _heights(problem),
+        "BLOCK_SIZE_M": HEIGHTS,
         "BLOCK_SIZE_N": (COLUMNS,),
         "BLOCK_SIZE_K": (resources.row_length(problem),),
         "num_warps": (_WARPS,),
@@ -60,10 +60,6 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
         "num_stages": (1,),
         "launch_pdl": (True,),
     }
-
-
-def _heights(problem: Problem) -> tuple[int, ...]:
-    return tuple(rows for rows in HEIGHTS if rows % unit(problem) == 0)
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -89,15 +85,15 @@ def tile_us(rows: int, problem: Problem, device: Device) -> float:
 @functools.lru_cache(maxsize=1024)
 def best_heights(problem: Problem, device: Device) -> tuple[int, ...]:
     """The heights of tiles that the model says are best, the best first."""
-    return tuple(sorted(_heights(problem), key=lambda rows: (tile_us(rows, problem, device), -rows))[:_BEST])
+    return tuple(sorted(HEIGHTS, key=lambda rows: (tile_us(rows, problem, device), -rows))[:_BEST])
 
 
 @rule("shape", "kernels/gemm/hopper/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if (config["BLOCK_SIZE_N"], config["num_warps"]) != (COLUMNS, _WARPS):
         return f"{config['BLOCK_SIZE_N']} columns for {config['num_warps']} warps: {COLUMNS} for {_WARPS}"
-    if config["BLOCK_SIZE_M"] not in _heights(problem):
-        return f"{config['BLOCK_SIZE_M']} rows: a multiple of {unit(problem)} from {HEIGHTS[0]} to {HEIGHTS[-1]}"
+    if config["BLOCK_SIZE_M"] not in HEIGHTS:
+        return f"{config['BLOCK_SIZE_M']} rows: a multiple of 8 from {HEIGHTS[0]} to {HEIGHTS[-1]}"
     if config["BLOCK_SIZE_K"] != resources.row_length(problem):
         return f"BLOCK_SIZE_K is {config['BLOCK_SIZE_K']}: rows of {resources.ROW_BYTES} bytes"
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None

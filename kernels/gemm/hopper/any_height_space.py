@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, ping_pong_model
 from tuner.kernels.gemm.hopper.any_height_tile import (
     ABLE,
     CLUSTER,
@@ -22,13 +23,13 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     PAIR,
     SIDES,
     STEP,
+    UNIT,
     WARPS,
     as_computed,
     deepest,
     own_estimate_us,
     shared_bytes,
     tile_config,
-    unit,
     unserved,
 )
 from tuner.kernels.gemm.hopper.resources import row_length, tiles
@@ -143,21 +144,19 @@ def _has_all_rows(config: Config, problem: Problem) -> bool:
 
 def _heights_of_few(problem: Problem) -> list[int]:
     rows = problem.m, *((-(-problem.m // 2),) if problem.m > _HALVED else ())
-    step = max(STEP, unit(problem))
-    return [-(-each // step) * step for each in rows]
+    return [-(-each // STEP) * STEP for each in rows]
 
 
 @functools.lru_cache(maxsize=1024)
 def tiles_at_once(problem: Problem, device: Device) -> tuple[Config, ...]:
     """Tiles that all run at once and keep the device busy, the likeliest by the model, the best first.
 
-    Each has a whole share of A's rows, or less than one `unit` more; of more than `FEW_ROWS` also the least height
+    Each has a whole share of A's rows, or less than one `UNIT` more; of more than `FEW_ROWS` also the least height
     (decision 154).
     """
     if problem.m > MOST_ROWS_AT_ONCE:
         return ()
-    step = unit(problem)
-    heights = {-(-problem.m // (step * count)) * step for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
+    heights = {-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // HEIGHTS[0]) + 1)}
     heights |= {HEIGHTS[0]} if problem.m > FEW_ROWS else set()
     found = [
         tile_config(rows, columns, problem, device, **kind)
@@ -190,7 +189,7 @@ def fills_waves(problem: Problem, device: Device) -> bool:
     if not _is_many(problem):
         return False
     rows, columns = _best_tiles(problem, device)[0]
-    return any_width_space.busiest(rows, columns, problem, device) < any_width_space.least_sums(problem, device)
+    return _busiest(rows, columns, problem, device) < any_width_space.least_sums(problem, device)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -200,16 +199,22 @@ def _best_tiles(problem: Problem, device: Device) -> tuple[tuple[int, int], ...]
     More than that one stay where they leave it less than tiles of other kernels do.
     """
     wide = dtype.ITEMSIZE[problem.out_dtype] == 4  # which three warpgroups do not store
-    found = list[tuple[int, int, int, int]]()
+    found = list[tuple[float, int, int, int]]()
     for columns, (least, most) in _ROWS_OF_MANY.items():
-        for rows in range(-(-least // unit(problem)) * unit(problem), most + 1, unit(problem)):
-            size, sums = rows * columns, any_width_space.busiest(rows, columns, problem, device)
+        for rows in range(least, most + 1, UNIT):
+            size, sums = rows * columns, _busiest(rows, columns, problem, device)
             if size >= min(_SMALL, sums / _WAVES) and not (wide and WARPS[columns] > 8):
                 found.append((sums, -size, rows, columns))
     first, *near = sorted(found)[:_BEST]
     others = any_width_space.least_sums(problem, device)
     best = [first, *(each for each in near if each[0] < others and each[0] <= _NEAR * first[0])]
     return tuple((rows, columns) for _, _, rows, columns in best)
+
+
+def _busiest(rows: int, columns: int, problem: Problem, device: Device) -> float:
+    """Sums of the multiprocessor that computes the most tiles, as many as it would compute while it waits for loads."""
+    slowed = ping_pong_model.slowed(columns, rows, exchanged(problem))
+    return slowed * any_width_space.busiest(rows, columns, problem, device)
 
 
 @rule("height", "the shape itself: whatever else a tile has is padding", reads=("BLOCK_SIZE_M",))

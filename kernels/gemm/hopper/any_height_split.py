@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands, placement
+from tuner.kernels.base.operands import Operands, exchanged, placement
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import (
     any_height_split_jit,
@@ -49,10 +49,10 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     view = launches.view_of(swapped, exchanged=True)
     clusters, constants, options = _static(view, as_computed(config))
     rows, columns, length = (constants[name] for name in TILE)
-    ctas = config.integer(NUM_CTAS)
+    loaded, ctas = any_width_jit.loaded_columns(columns, view.transposed[1]), config.integer(NUM_CTAS)
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
-        *(laid_out(weight, box, length, ctas) if columns & box else None for box in any_width.BOXES),
+        *(laid_out(weight, box, length, ctas) if loaded & box else None for box in any_width.BOXES),
         out,
         swapped.bias,
         swapped.scale_a,
@@ -112,7 +112,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config))
+    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

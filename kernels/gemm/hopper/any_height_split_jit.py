@@ -26,6 +26,7 @@ from tuner.kernels.gemm.hopper.any_width_jit import (
     complete,
     descriptor_of,
     load_box,
+    loaded_columns,
     multiply_step,
     ring_address,
     unit_of,
@@ -117,7 +118,7 @@ def fill(ring, barriers, a_desc, b_descs, place, split, steps, FIXED: gl.constex
     """Run the loading warp, which fills free stages with this block's steps along K."""
     ready, free = barriers
     start_m, start_n = place
-    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
+    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
     BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED)
     UNIT: gl.constexpr = ring.shape[1]
     blocks.await_predecessor(FIXED.PDL)
@@ -146,7 +147,7 @@ def sum_steps(base, barriers, steps, FIRST: gl.constexpr, dtype: gl.constexpr, F
     ready, free = barriers
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
     CHUNK: gl.constexpr = chunk_of(WIDTH)
-    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * ROW_BYTES
+    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + loaded_columns(WIDTH, FIXED.B_TRANSPOSED)) * ROW_BYTES
     sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
     more = sums
     stage = 0
@@ -301,13 +302,15 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
     """Compute tiles of C, [BLOCK_SIZE_M, BLOCK_SIZE_N], one for every SPLITS blocks of a cluster.
 
     SHARE_B: the tiles of a cluster lie along M, so that its blocks load the same columns of B; otherwise along N.
-    b_256_desc to b_8_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
+    b_256_desc to b_8_desc: B for boxes of so many rows, or None where the columns that a stage holds lack that binary
+        digit.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 3  # warps besides the loader: all of a cluster's must meet
-    UNIT: gl.constexpr = unit_of(BLOCK_SIZE_M + BLOCK_SIZE_N)
-    RING: gl.constexpr = STAGES * (BLOCK_SIZE_M + BLOCK_SIZE_N) // UNIT
+    STAGE_ROWS: gl.constexpr = BLOCK_SIZE_M + loaded_columns(BLOCK_SIZE_N, B_TRANSPOSED)
+    UNIT: gl.constexpr = unit_of(STAGE_ROWS)
+    RING: gl.constexpr = STAGES * STAGE_ROWS // UNIT
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, CTAS, SPLITS),
         *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, C_VECTOR, BIAS_ALONG_M, SCALING, ACTIVATION, PDL),

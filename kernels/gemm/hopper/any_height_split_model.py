@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
+from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost.tile import memory_bytes_per_us
+from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
@@ -91,13 +93,14 @@ CONSTANTS = Constants(l2_bytes=47.3, fill_bytes=85.6, sent_bytes=10.05, start_us
 def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> float:
     """How long a tile's config takes, microseconds; it was fitted where all clusters run at once."""
     rows, columns, splits, neighbours, share_b, stages = tile
-    loaded = rows / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
+    requested = chunks.requested(rows, exchanged(problem))
+    loaded = requested / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
     share = min(1.0, tile.count(problem) * splits / device.sm_count)
     wgmmas = columns / _WGMMA_ROWS * (ROW_BYTES / _WGMMA_BYTES)
     step = _norm(
         _SLOWEST,
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
-        (_PAIRED if share > 1 / 2 else _ALONE) * (rows + columns) * ROW_BYTES / by.fill_bytes,
+        (_PAIRED if share > 1 / 2 else _ALONE) * (requested + columns) * ROW_BYTES / by.fill_bytes,
         wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
         _LATENCY / max(1, stages - 2),  # a stage is free when the next one is multiplied
     )

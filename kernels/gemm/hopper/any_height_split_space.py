@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.gemm.hopper import any_height_tile, any_width_space, cluster_parts, cluster_sizes
+from tuner.kernels.base.operands import exchanged
+from tuner.kernels.gemm.hopper import any_height_tile, any_width_space, chunks, cluster_parts, cluster_sizes
 from tuner.kernels.gemm.hopper.any_height_split_model import CONSTANTS, Tile, modelled_us
-from tuner.kernels.gemm.hopper.any_height_tile import SIDES, WARPS, unit
+from tuner.kernels.gemm.hopper.any_height_tile import SIDES, UNIT, WARPS
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, row_length
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
@@ -114,16 +115,16 @@ def _config(tile: Tile, problem: Problem) -> Config:
 
 def _at_once(problem: Problem, device: Device) -> Iterator[Tile]:
     """Yield tiles whose clusters all run at once and keep the device busy, with the deepest ring that fits."""
-    step, steps = unit(problem), -(-problem.k // row_length(problem))
-    heights = {-(-problem.m // (step * count)) * step for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1)}
+    steps = -(-problem.k // row_length(problem))
+    heights = {-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1)}
     for rows in sorted(heights & {*_HEIGHTS}):
         for columns in WARPS:
-            stages = _deepest(rows, columns, device)
+            stages = _deepest(rows, columns, problem, device)
             if stages < _FEWEST_STAGES or _sums_each(rows, columns) > _MOST_SUMS[WARPS[columns] // 4]:
                 continue
             for splits, neighbours, share_b in _clusters(-(-problem.m // rows), -(-problem.n // columns), device):
                 tile = Tile(rows, columns, splits, neighbours, share_b, stages)
-                if splits <= steps and parts_bytes(tile) <= _ring_bytes(tile):
+                if splits <= steps and parts_bytes(tile) <= _ring_bytes(tile, problem):
                     yield tile
 
 
@@ -141,9 +142,9 @@ def _clusters(down: int, across: int, device: Device) -> Iterator[tuple[int, int
                 yield splits, neighbours, True
 
 
-def _deepest(rows: int, columns: int, device: Device) -> int:
+def _deepest(rows: int, columns: int, problem: Problem, device: Device) -> int:
     """The most stages that fit."""
-    stage = (rows + columns) * ROW_BYTES + 16
+    stage = (chunks.loaded(rows, exchanged(problem)) + columns) * ROW_BYTES + 16
     return min(_MOST_STAGES, (device.shared_bytes - _RESERVED_BYTES - _OTHER_BYTES) // stage)
 
 
@@ -159,11 +160,11 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
     """An upper bound on a block's shared memory: the ring, whose place sums take in the end, and barriers."""
-    return any_width_space.ring_bytes(config) + 16 * config.integer("num_stages") + _RESERVED_BYTES + _OTHER_BYTES
+    return _ring_bytes(Tile.of(config), problem) + 16 * config.integer("num_stages") + _RESERVED_BYTES + _OTHER_BYTES
 
 
-def _ring_bytes(tile: Tile) -> int:
-    return tile.stages * (tile.rows + tile.columns) * ROW_BYTES
+def _ring_bytes(tile: Tile, problem: Problem) -> int:
+    return tile.stages * (chunks.loaded(tile.rows, exchanged(problem)) + tile.columns) * ROW_BYTES
 
 
 def parts_bytes(tile: Tile) -> int:
@@ -177,7 +178,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     columns, warps = config.integer("BLOCK_SIZE_N"), config.integer("num_warps")
     if WARPS.get(columns) != warps:
         return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
-    return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, unit(problem))
+    return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, UNIT)
 
 
 @rule("clusters", "kernels/gemm/hopper/any_height_split_jit.py", fatal=True)
@@ -199,7 +200,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
 @rule("ring", "kernels/gemm/hopper/any_height_split_jit.py: sums take its place", fatal=True)
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     tile = Tile.of(config)
-    ring, parts = _ring_bytes(tile), parts_bytes(tile)
+    ring, parts = _ring_bytes(tile, problem), parts_bytes(tile)
     return f"{parts} B of sums in a ring of {ring} B" if parts > ring else None
 
 

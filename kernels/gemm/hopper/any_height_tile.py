@@ -9,7 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm import sums
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
+from tuner.kernels.gemm.hopper import any_width_space, chunks, cluster_sizes, resources
 from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
@@ -23,6 +23,8 @@ WARPS = {64: 4, 128: 8, 192: 12, 256: 8}
 _MOST_SUMS = {1: 128, 2: 208, 3: 104}
 """The most sums of a multiplying thread, by the number of warpgroups: its registers are 216 to 248, 232 (240 for more
 than 192 sums) or 160."""
+UNIT = 8
+"""What rows of tiles are multiples of."""
 STEP = 16
 """What rows of tiles are multiples of, where these have all rows of A or half."""
 CLUSTER = 4
@@ -38,11 +40,6 @@ least is 0.87, the most 1.07 (decision 152)."""
 _DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-
-
-def unit(problem: Problem) -> int:
-    """What a tile's rows are multiples of: 8, or 64 where A is stored along M, in chunks of so many."""
-    return 64 if problem.layout[0] == "t" else 8
 
 
 def unserved(problem: Problem, device: Device) -> str | None:
@@ -94,9 +91,10 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:
         return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
     if reason := _no_cluster(config, device):
         return reason
-    if any_width_space.in_halves(as_computed(config)) and rows % STEP:
-        return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {STEP}"
-    return any_width_space.no_step(rows, "rows", config, problem, unit(problem))
+    whole = 2 * (UNIT if problem.layout[0] == "n" else chunks.CHUNK)
+    if any_width_space.in_halves(as_computed(config)) and rows % whole:
+        return f"{rows} rows of 192 columns: two wgmmas share them, a multiple of {whole}"
+    return any_width_space.no_step(rows, "rows", config, problem, UNIT)
 
 
 def _no_cluster(config: Config, device: Device) -> str | None:

@@ -76,12 +76,12 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False, tea
     view = launches.view_of(operands, exchanged=exchanged)
     tiles, group, constants, options = static(view, config, teams)
     rows, columns, length = (constants[name] for name in TILE)
-    ctas = config.integer(NUM_CTAS, 1)
+    loaded, ctas = any_width_jit.loaded_columns(columns, view.transposed[1]), config.integer(NUM_CTAS, 1)
     from_registers = constants["TURNS"] == 0
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
         None,
-        *(laid_out(weight, box, length, ctas) if columns & box else None for box in BOXES),
+        *(laid_out(weight, box, length, ctas) if loaded & box else None for box in BOXES),
         out if from_registers else _destination(out, 64, ctas),
         _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
         operands.bias,
@@ -171,28 +171,30 @@ _RING = re.compile(r"@global_smem, i(?:32|64) (\d+)")
 """What lies at a constant offset in Triton's shared memory, in LLVM IR. Of the ring, stages are found by a variable."""
 
 
-def misplaced(llir: str, config: Config) -> str | None:
+def misplaced(llir: str, config: Config, problem: Problem) -> str | None:
     """Why the ring of a compiled config does not lie where wgmma reads it, at the beginning of shared memory, or None.
 
     Everything else lies at constant offsets. If none of them is within the ring's bytes, and there is less of it than
     of the ring, then it lies behind the ring.
     """
-    others, ring = sorted({int(offset) for offset in _RING.findall(llir)}), ring_bytes(config)
+    others, ring = sorted({int(offset) for offset in _RING.findall(llir)}), ring_bytes(config, problem)
     if not others:
         return "nothing is known of where Triton placed the ring of stages"
     behind = ring <= others[0] and others[-1] < 2 * ring
     return None if behind else f"the ring of {ring} bytes is not first in shared memory: others lie at {others[:4]}"
 
 
-def checked(compiled: Any, config: Config) -> Any:
-    """Return what was compiled for a config, as the device computes it, if its ring lies where wgmma reads it.
+def checked(compiled: Any, config: Config, problem: Problem) -> Any:
+    """Return what was compiled, if its ring lies where wgmma reads it.
+
+    config, problem: as the device computes them.
 
     Raises:
         KernelError: wgmma would read elsewhere.
     """
     # A kernel that ships was looked at when it was exported, and has no LLVM IR.
     llir = getattr(compiled, "asm", {}).get("llir")
-    if llir is not None and (reason := misplaced(llir, config)):
+    if llir is not None and (reason := misplaced(llir, config, problem)):
         raise KernelError(f"{config.kernel}: {reason}; use another kernel, or Triton 3.7.1")
     return compiled
 
@@ -236,7 +238,7 @@ _SPEC = gemm_spec(
 
 
 def _compiled(problem: Problem, config: Config) -> Any:
-    return checked(_SPEC.compile(problem, config), config)
+    return checked(_SPEC.compile(problem, config), config, problem)
 
 
 SPEC = dataclasses.replace(_SPEC, compile=_compiled)

@@ -93,6 +93,12 @@ def unit_of(rows):  # noqa: ANN201
 
 
 @gluon.constexpr_function
+def loaded_columns(columns, transposed):  # noqa: ANN201
+    """Columns of B that a stage of a tile with so many loads: where they do not run along K, whole chunks of 64."""
+    return columns if transposed else -(-columns // 64) * 64
+
+
+@gluon.constexpr_function
 def several(item, count):  # noqa: ANN201
     """A tuple of equal items."""
     return (item,) * count
@@ -205,9 +211,10 @@ def descriptor_of(address, CHUNKS: gl.constexpr):  # noqa: ANN201
 
 @gluon.jit
 def load_box(b_desc, start_n, start_k, barrier, ring, first, BOX: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Start to load a part of a stage of B, if its width has this binary digit; the largest lie first."""
-    if (FIXED.BLOCK_SIZE_N & BOX) > 0:
-        BEFORE: gl.constexpr = FIXED.BLOCK_SIZE_N & ~(2 * BOX - 1)
+    """Start to load a part of a stage of B, if its columns have this binary digit; the largest lie first."""
+    LOADED: gl.constexpr = loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
+    if (LOADED & BOX) > 0:
+        BEFORE: gl.constexpr = LOADED & ~(2 * BOX - 1)
         SHARED: gl.constexpr = FIXED.CTAS > 1 and FIXED.SHARE_B
         buffer = ring.index(first + BEFORE // ring.shape[1])
         buffer = buffer._reinterpret(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
@@ -219,7 +226,7 @@ def fill(extents, ring, barriers, a_descs, b_descs, FIXED: gl.constexpr):  # noq
     """Run the loading warp, which fills free stages, tile after tile."""
     M, N, K, _ = extents
     ready, free, _ = barriers
-    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N
+    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
     STAGE_BYTES: gl.constexpr = STAGE_ROWS * ROW_BYTES
     BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED, FIXED.GATED)
     MATRICES: gl.constexpr = 2 if FIXED.GATED else 1
@@ -266,7 +273,7 @@ def start_products(base, barriers, stage, phase, K, FIRST: gl.constexpr, dtype: 
     ready, free, _ = barriers
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
     CHUNK: gl.constexpr = chunk_of(WIDTH)
-    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + WIDTH) * ROW_BYTES
+    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + loaded_columns(WIDTH, FIXED.B_TRANSPOSED)) * ROW_BYTES
     sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
     more = sums
     for step in range(count_blocks(K, FIXED.BLOCK_SIZE_K)):
@@ -481,7 +488,8 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     """Compute tiles of C one after the other.
 
     up_desc: a second A, where A is the weight of a gate and M the rows of both; otherwise None.
-    b_256_desc to b_8_desc: B for boxes of so many rows, or None where `BLOCK_SIZE_N` lacks that binary digit.
+    b_256_desc to b_8_desc: B for boxes of so many rows, or None where the columns that a stage holds lack that binary
+        digit.
     c, c_rest: C for blocks of 64 columns, and of one tensor of sums, or None.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
     TEAMS: 2 if warpgroups take tiles in turn, each of them all rows of its own (`ping_pong_jit`); otherwise 1.
@@ -492,8 +500,9 @@ def any_width_kernel(  # noqa: ANN201, PLR0917
     """
     CTAS: gl.constexpr = gl.num_ctas()
     IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
-    UNIT: gl.constexpr = unit_of(BLOCK_SIZE_M + BLOCK_SIZE_N)
-    RING: gl.constexpr = STAGES * (BLOCK_SIZE_M + BLOCK_SIZE_N) // UNIT
+    STAGE_ROWS: gl.constexpr = BLOCK_SIZE_M + loaded_columns(BLOCK_SIZE_N, B_TRANSPOSED)
+    UNIT: gl.constexpr = unit_of(STAGE_ROWS)
+    RING: gl.constexpr = STAGES * STAGE_ROWS // UNIT
     ring = gl.allocate_shared_memory(a_desc.dtype, [RING, UNIT, BLOCK_SIZE_K], a_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
     if CTAS == 1:

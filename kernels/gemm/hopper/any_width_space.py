@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
-from tuner.kernels.gemm.hopper import cluster_sizes
+from tuner.kernels.gemm.hopper import chunks, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, by_steps, elsewhere, row_length, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
@@ -146,16 +146,16 @@ def in_halves(config: Config) -> bool:
     return warpgroups(config) == 3 and config.integer("BLOCK_SIZE_N") > _WHOLE
 
 
-def ring_bytes(config: Config) -> int:
+def ring_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of the ring of stages."""
-    rows = config.integer("BLOCK_SIZE_M") + config.integer("BLOCK_SIZE_N")
+    rows = config.integer("BLOCK_SIZE_M") + chunks.loaded(config.integer("BLOCK_SIZE_N"), problem)
     return config.integer("num_stages") * rows * ROW_BYTES
 
 
 def _taken(config: Config, problem: Problem, turns: int) -> int:
     stored = warpgroups(config) * 64 * (turns * 64 or _SCRATCH) * dtype.ITEMSIZE[problem.out_dtype]
     reserved = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
-    return ring_bytes(config) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
+    return ring_bytes(config, problem) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
 
 
 def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_STAGES) -> int:
@@ -164,7 +164,7 @@ def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_
     Three warpgroups may do without, but in clusters, of which the first block alone would store.
     """
     least = 0 if warpgroups(config) == 3 and refinements.NUM_CTAS not in config else 1
-    stage = ring_bytes(config.replace(num_stages=1)) + 16
+    stage = ring_bytes(config.replace(num_stages=1), problem) + 16
     counts = [
         min(most, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
         for turns in range(2, least - 1, -1)
@@ -179,7 +179,7 @@ def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
 
 def ring_not_first(config: Config, problem: Problem, device: Device) -> str | None:
     """Why Triton would not place the ring first, or None."""
-    ring = ring_bytes(config)
+    ring = ring_bytes(config, problem)
     others = shared_bytes(config, problem, device) - ring
     return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
 

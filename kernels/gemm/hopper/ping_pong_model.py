@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tuner.hardware.device import Device
+from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES
 from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
@@ -13,14 +14,16 @@ _WGMMA_BYTES, _WGMMA_ROWS = 32, 64
 """What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
 _SHARPNESS = 6
 """The p of a p-norm: the longer of a tile's products and traffic hides the other, unless both are nearly as long."""
-_CHUNK = 64
-"""Rows or columns of an operand that is not stored along K which share rows of shared memory, one for each element
-along K."""
 _BESIDE_OTHERS = 0.98
 """What estimates are multiplied by where an operand is not stored along K, as other kernels' are too low there.
 
 Chosen by what defaults lose, by hand from benchmarks/results/layouts-again-h200.json (decision 162; not kept): of 32
 gradients of weights that no other constant was fitted to 1.7% without it, 1.2% with it.
+"""
+_CROSSING = 2.3
+"""How many times as much as `chunks.requested` says rows that cross lines cost beyond others, by the same trials.
+
+No other tile hides what a program waits for.
 """
 _ODD_ROWS = 1.34
 """How much longer tiles take where an operand's rows lie at odd multiples of 16 bytes, beside what their loads take.
@@ -88,7 +91,8 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     each = -(-tiles // device.sm_count)
     multiplied = steps * rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * by.column_cycles
     stored = rows * width * dtype.ITEMSIZE[computed.out_dtype] * by.stored_bytes
-    loaded = odd_rows.requested(computed, rows, width, ROW_BYTES // size, ctas=1, share_b=False)
+    columns = chunks.loaded(width, computed) if odd_rows.odd(computed)[1] else _requested(width, computed)
+    loaded = odd_rows.requested(computed, rows, columns, ROW_BYTES // size, ctas=1, share_b=False)
     moved = (steps * loaded * ROW_BYTES + stored) / by.port_bytes
     moved += _rows_beyond(rows, width, computed) * by.beyond_cycles
     cycles: float = each * (multiplied**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS)
@@ -98,7 +102,25 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     return by.start_us + cycles / clock
 
 
+def slowed(rows: int, width: int, computed: Problem) -> float:
+    """How many times as long a tile's step takes because rows cross lines; 1 if its products hide their loads."""
+    multiplied = rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * CONSTANTS.column_cycles
+
+    def step(columns: float) -> float:
+        loaded = (rows + columns) * ROW_BYTES / CONSTANTS.port_bytes
+        cycles: float = (multiplied**_SHARPNESS + loaded**_SHARPNESS) ** (1 / _SHARPNESS)
+        return cycles
+
+    return step(_requested(width, computed)) / step(chunks.loaded(width, computed))
+
+
+def _requested(width: int, computed: Problem) -> float:
+    """Columns that a step loads, those weighted that cross lines."""
+    loaded = chunks.loaded(width, computed)
+    return loaded + _CROSSING * (chunks.awaited(width, computed) - loaded)
+
+
 def _rows_beyond(rows: int, width: int, computed: Problem) -> float:
     """Rows of chunks that lie beyond the end of K, in the last step of a tile."""
     across = rows * (computed.layout[0] == "t") + width * (computed.layout[1] == "n")
-    return across / _CHUNK * (-computed.k % (ROW_BYTES // dtype.ITEMSIZE[computed.a_dtype]))
+    return across / chunks.CHUNK * (-computed.k % (ROW_BYTES // dtype.ITEMSIZE[computed.a_dtype]))

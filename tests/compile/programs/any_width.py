@@ -10,6 +10,7 @@ from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.hopper import any_width
+from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.resources import row_length
 from tuner.sweep import binary_resources, cross_target
 
@@ -64,6 +65,10 @@ HEIGHTS = [
     (ALONG_N, 208, 192, 4, {}),
     (ALONG_N, 200, 256, 3, {"num_ctas": 2, "SHARE_B": True}),
     (ALONG_BOTH, 192, 128, 4, {}),
+    (ALONG_BOTH, 136, 128, 4, {}),
+    (ALONG_BOTH, 72, 64, 8, {"num_ctas": 4}),
+    (ALONG_BOTH, 184, 192, 4, {}),
+    (ALONG_BOTH, 200, 256, 3, {"num_ctas": 2, "SHARE_B": True}),
     (ALONG_BOTH, 128, 256, 4, {}),
     (ALONG_BOTH, 192, 192, 4, {"num_ctas": 4}),
 ]
@@ -79,6 +84,8 @@ SPLITS = [
     (FEW_TILES_WIDE, 256, 64, 5, {"SPLIT_K": 4, "num_ctas": 8}),
     (FEW_TILES_WIDE, 192, 192, 4, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
     (FEW_TILES_ALONG_M, 128, 192, 5, {"SPLIT_K": 2, "num_ctas": 2}),
+    (FEW_TILES_ALONG_M, 152, 128, 5, {"SPLIT_K": 4, "num_ctas": 4}),
+    (FEW_TILES_ALONG_M, 40, 256, 5, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
 ]
 """The same of `any_height_split`."""
 WARPS = {
@@ -108,6 +115,7 @@ def main(arch: str) -> None:
             **options,
         )
         compiled = spec.compile(problem, config)
+        inner, computed = (config, problem) if name == "any_width" else (as_computed(config), problem.exchanged())
         assembly, llir = compiled.asm["ptx"], compiled.asm["llir"]
         resources = binary_resources.read_resources(compiled, 0.0)
         found.append(
@@ -123,8 +131,8 @@ def main(arch: str) -> None:
                 "wgmmas": 2 if config["num_warps"] == 12 and max(rows, columns) > 192 else 1,
                 "multicasts": ".multicast::cluster" in assembly,
                 "shares": "num_ctas" in options and name != "any_height_split",
-                "misplaced": any_width.misplaced(llir, config),
-                "misplaced_larger": any_width.misplaced(llir, config.replace(num_stages=stages + 1)),
+                "misplaced": any_width.misplaced(llir, inner, computed),
+                "misplaced_larger": any_width.misplaced(llir, inner.replace(num_stages=stages + 1), computed),
             }
         )
     sys.stdout.write(json.dumps(found))
