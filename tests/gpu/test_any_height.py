@@ -107,7 +107,7 @@ CASES = [
     (nt(1000, 2888, 72, layout="tn", dtype="fp16", out_dtype="fp32"), tile(128, 256, **CLUSTER)),
     (nt(904, 5000, 1000, layout="tn"), tile(192, 192, num_stages=4)),
     # rows that are no whole chunks of 64
-    (nt(136, 7168, 8192, layout="tn"), tile(136, 64, num_stages=7, **CLUSTER)),
+    (nt(136, 7168, 8192, layout="tn"), tile(136, 64, num_stages=6, **CLUSTER)),
     (nt(288, 5000, 1000, layout="tn", epilogue="bias+gelu"), tile(144, 128, num_stages=5, **PAIR)),
     (nt(744, 2888, 72, layout="tn", dtype="fp16", out_dtype="fp32"), tile(200, 256)),
     (nt(904, 5000, 1032, layout="tn", epilogue="bias"), tile(184, 192, num_stages=3, GROUP_SIZE_M=3)),

@@ -389,6 +389,11 @@ def test_rows_of_chunks_cost_least_that_begin_at_a_line():
     assert chunks.requested(120, whole) > chunks.requested(112, whole)
 
 
+def test_odd_rows_are_slowed_by_the_models_that_count_them_alone():
+    odd, even = (Problem(m, 4096, 4096, dtype="bf16", layout="tn").exchanged() for m in (1160, 1152))
+    assert ping_pong_model.slowed(128, 112, odd) == 1 < ping_pong_model.slowed(128, 112, even)
+
+
 def test_two_wgmmas_share_whole_chunks_of_an_a_along_m():
     config = PLAIN.replace(BLOCK_SIZE_M=208, BLOCK_SIZE_N=192, num_warps=12, num_stages=3)
     refused = {

@@ -10,7 +10,7 @@ from tuner import Config, Problem
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_split_space, cluster_sizes
+from tuner.kernels.gemm.hopper import any_height_split_space, chunks, cluster_sizes
 from tuner.kernels.gemm.hopper.any_height_split_model import Tile
 
 H200 = KNOWN["sm_90"]
@@ -79,7 +79,7 @@ def test_all_clusters_of_what_it_offers_run_at_once_and_hold_their_sums(problem)
         clusters = -(-down // tiles) * across if config.get("SHARE_B") else down * -(-across // tiles)
         assert clusters * ctas <= cluster_sizes.room(ctas, H200)
         assert SPEC.shared_bytes(config, problem, H200) <= H200.shared_bytes
-        rows = config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]
+        rows = chunks.loaded(config["BLOCK_SIZE_M"], problem.exchanged()) + config["BLOCK_SIZE_N"]
         assert any_height_split_space.parts_bytes(Tile.of(config)) <= config["num_stages"] * rows * 128
 
 

@@ -123,6 +123,12 @@ def test_rows_at_odd_multiples_of_16_bytes_take_longer(kernel, even, odd):
     assert 1.25 < more / few < 1.8
 
 
+def test_where_rows_of_b_along_n_begin_changes_no_estimate():
+    """Its tiles begin at whole chunks of B, whose rows cross lines in all kernels' tiles alike."""
+    ragged, whole = (SPEC.estimate_us(PLAIN, nt(1024, n, 4096, layout="nn"), H200) for n in (4128, 4160))
+    assert ragged == whole
+
+
 def test_an_estimate_grows_with_each_round_of_tiles():
     rounds = [SPEC.estimate_us(PLAIN, nt(128 * rows, 128 * 132, 4096), H200) for rows in (3, 4, 5, 6)]
     steps = [after - before for before, after in itertools.pairwise(rounds)]

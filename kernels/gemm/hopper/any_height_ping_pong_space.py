@@ -79,7 +79,9 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def tile_us(rows: int, problem: Problem, device: Device) -> float:
     """How long tiles of so many rows take, microseconds."""
-    return ping_pong_model.estimate_us(COLUMNS, rows, exchanged(problem), device)
+    computed = exchanged(problem)
+    us = ping_pong_model.estimate_us(COLUMNS, rows, computed, device)
+    return us * ping_pong_model.slowed(COLUMNS, rows, computed)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -21,10 +21,9 @@ Chosen by what defaults lose, by hand from benchmarks/results/layouts-again-h200
 gradients of weights that no other constant was fitted to 1.7% without it, 1.2% with it.
 """
 _CROSSING = 2.3
-"""How many times as much as `chunks.requested` says rows that cross lines cost beyond others, by the same trials.
+"""How many times as much as `chunks.awaited` says B's rows that cross lines cost beyond others.
 
-No other tile hides what a program waits for.
-"""
+Chosen by the draws of decision 173. No other tile hides what a program waits for."""
 _ODD_ROWS = 1.34
 """How much longer tiles take where an operand's rows lie at odd multiples of 16 bytes, beside what their loads take.
 
@@ -91,7 +90,7 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     each = -(-tiles // device.sm_count)
     multiplied = steps * rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * by.column_cycles
     stored = rows * width * dtype.ITEMSIZE[computed.out_dtype] * by.stored_bytes
-    columns = chunks.loaded(width, computed) if odd_rows.odd(computed)[1] else _requested(width, computed)
+    columns = chunks.loaded(width, computed)
     loaded = odd_rows.requested(computed, rows, columns, ROW_BYTES // size, ctas=1, share_b=False)
     moved = (steps * loaded * ROW_BYTES + stored) / by.port_bytes
     moved += _rows_beyond(rows, width, computed) * by.beyond_cycles
@@ -103,21 +102,20 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
 
 
 def slowed(rows: int, width: int, computed: Problem) -> float:
-    """How many times as long a tile's step takes because rows cross lines; 1 if its products hide their loads."""
+    """How many times as long a tile takes because B's rows cross lines: 1 if its products hide their loads.
+
+    Also 1 if rows are odd, which all models count that this corrects.
+    """
     multiplied = rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * CONSTANTS.column_cycles
+    loaded = chunks.loaded(width, computed)
+    more = 0.0 if odd_rows.odd(computed)[1] else _CROSSING * (chunks.awaited(width, computed) - loaded)
 
     def step(columns: float) -> float:
-        loaded = (rows + columns) * ROW_BYTES / CONSTANTS.port_bytes
-        cycles: float = (multiplied**_SHARPNESS + loaded**_SHARPNESS) ** (1 / _SHARPNESS)
+        moved = (rows + columns) * ROW_BYTES / CONSTANTS.port_bytes
+        cycles: float = (multiplied**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS)
         return cycles
 
-    return step(_requested(width, computed)) / step(chunks.loaded(width, computed))
-
-
-def _requested(width: int, computed: Problem) -> float:
-    """Columns that a step loads, those weighted that cross lines."""
-    loaded = chunks.loaded(width, computed)
-    return loaded + _CROSSING * (chunks.awaited(width, computed) - loaded)
+    return step(loaded + more) / step(loaded)
 
 
 def _rows_beyond(rows: int, width: int, computed: Problem) -> float:
