@@ -27,7 +27,7 @@ from tuner.kernels.gated.any_height_space import (
 from tuner.kernels.gated.launches import GATED_LINEAR
 from tuner.kernels.gated.operands import GatedOperands
 from tuner.kernels.gemm import launches as product_launches
-from tuner.kernels.gemm.hopper import any_width, any_width_jit
+from tuner.kernels.gemm.hopper import any_width, any_width_jit, wgmma_ptx
 from tuner.kernels.gemm.hopper.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
@@ -48,7 +48,7 @@ def program(operands: GatedOperands, config: Config) -> tuple[Launch]:
     _, columns, length = (constants[name] for name in TILE)
     ctas = config.integer(refinements.NUM_CTAS, 1)
     m, n, k = view.shape
-    rest = any_width_jit.chunk_of(columns)
+    rest = wgmma_ptx.chunk_of(columns)
     arguments = (
         laid_out(operands.b, _ROWS, length, ctas),
         laid_out(operands.up, _ROWS, length, ctas),

@@ -20,6 +20,7 @@ from tuner.kernels.gemm.hopper import (
     loader,
     output,
     tile,
+    wgmma_ptx,
 )
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper.any_height_split_space import (
@@ -86,7 +87,9 @@ def _static(view: launches.View, config: Config) -> tuple[int, dict[str, Any], d
 
 
 SOURCES = (
-    *sources_of(any_height_split_jit, any_width_jit, cluster_parts, warp_specialized_cluster, loader, tile, output),
+    *sources_of(any_height_split_jit, any_width_jit, wgmma_ptx, cluster_parts, warp_specialized_cluster, loader),
+    tile,
+    output,
     program,
     _static,
     as_computed,

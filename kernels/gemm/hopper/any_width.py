@@ -24,7 +24,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.hopper import any_width_jit, output, tile
+from tuner.kernels.gemm.hopper import any_width_jit, output, tile, wgmma_ptx
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
 from tuner.kernels.gemm.hopper.any_width_space import (
@@ -83,7 +83,7 @@ def launched(operands: Operands, config: Config, *, exchanged: bool = False, tea
         None,
         *(laid_out(weight, box, length, ctas) if loaded & box else None for box in BOXES),
         out if from_registers else _destination(out, 64, ctas),
-        _destination(out, any_width_jit.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
+        _destination(out, wgmma_ptx.chunk_of(columns), ctas) if columns % 64 and not from_registers else None,
         operands.bias,
         operands.scale_a,
         operands.scale_b,
@@ -200,7 +200,9 @@ def checked(compiled: Any, config: Config, problem: Problem) -> Any:
 
 
 SOURCES = (
-    *sources_of(any_width_jit, warp_specialized_cluster, warp_specialized_loader, tile, output, program, single),
+    *sources_of(any_width_jit, wgmma_ptx, warp_specialized_cluster, warp_specialized_loader, tile, output),
+    program,
+    single,
     launched,
     clusters_at_once,
     laid_out,

@@ -1,10 +1,8 @@
 """A persistent, warp-specialized GEMM for Hopper whose tiles have any width that is a multiple of 8. Written in Gluon.
 
-Gluon's tensors have powers of two columns. So the sums of a tile are a tuple of tensors of 8, 16 or 32 columns, and one
-wgmma of all columns is written in PTX: its registers are those of the tensors one after the other (PTX ISA, the D
-fragment of wgmma .m64nNk16). Its operands are addressed by matrix descriptors, made from the symbol of Triton's shared
-memory. The ring of stages is one allocation, which Triton places first because it is by far the largest; the host
-checks that in every binary (`any_width.misplaced`).
+Its products are wgmmas of all columns of a tile (`wgmma_ptx`), which read shared memory where it begins. So the ring of
+stages is one allocation, which Triton places first because it is by far the largest; the host checks that in every
+binary (`any_width.misplaced`).
 
 A stage has 128 bytes for each row of A and each column of B. Of an operand along K, they are that row's or column's
 elements. Otherwise 64 rows or columns are a chunk: for each element along K a row of shared memory with all 64.
@@ -27,6 +25,14 @@ from tuner.kernels.gemm.hopper import cluster
 from tuner.kernels.gemm.hopper.loader import load_block
 from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
 from tuner.kernels.gemm.hopper.tile import following, layout_of, passed, rows_each
+from tuner.kernels.gemm.hopper.wgmma_ptx import (
+    ROW_BYTES,
+    chunk_of,
+    complete,
+    descriptor_of,
+    multiply_step,
+    ring_address,
+)
 
 
 @dataclass(frozen=True)
@@ -68,22 +74,10 @@ def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotati
     return Fixed(*constants)
 
 
-ROW_BYTES = gl.constexpr(128)
-"""Bytes of one row of a stage along K, one swizzle of shared memory."""
-WGMMAS = {"bf16": ("bf16", 16), "fp16": ("f16", 16), "fp8e4nv": ("e4m3", 32), "fp8e5": ("e5m2", 32)}
-"""By dtype: its name in PTX, and elements of a wgmma along K."""
-
-
 @gluon.constexpr_function
 def box_rows(rows, ctas, transposed, gated=False):  # noqa: ANN201
     """Rows of A that one load takes: the largest power of two that divides a stage's, or 64 if these are apart."""
     return 64 if ctas > 1 or transposed or gated else rows & -rows
-
-
-@gluon.constexpr_function
-def chunk_of(width):  # noqa: ANN201
-    """Columns of one tensor of sums."""
-    return next(chunk for chunk in (32, 16, 8) if width % chunk == 0)
 
 
 @gluon.constexpr_function
@@ -96,117 +90,6 @@ def unit_of(rows):  # noqa: ANN201
 def loaded_columns(columns, transposed):  # noqa: ANN201
     """Columns of B that a stage of a tile with so many loads: where they do not run along K, whole chunks of 64."""
     return columns if transposed else -(-columns // 64) * 64
-
-
-@gluon.constexpr_function
-def several(item, count):  # noqa: ANN201
-    """A tuple of equal items."""
-    return (item,) * count
-
-
-@gluon.constexpr_function
-def tied(width, descriptors):  # noqa: ANN201
-    """The constraints of PTX that changes sums in place and reads so many registers of 64 bits besides."""
-    count = width // 2
-    return ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l"] * descriptors)
-
-
-@gluon.constexpr_function
-def wgmmas_of(FIXED):  # noqa: ANN201
-    """Into how many wgmmas a tile's columns are divided.
-
-    With three multiplying warpgroups a thread has 128 registers at launch, and ptxas refuses an instruction that needs
-    more, whatever `setmaxnreg` adds later.
-    """
-    return 2 if FIXED.WARPGROUPS == 3 and FIXED.BLOCK_SIZE_N > 192 else 1
-
-
-@gluon.constexpr_function
-def majors_of(dtype, FIXED):  # noqa: ANN201
-    """The operands of a wgmma that say whether A runs along M, and B along N: those of 8 bits always run along K."""
-    along = (int(FIXED.A_TRANSPOSED), int(not FIXED.B_TRANSPOSED))
-    return ", {}, {}".format(*along) if WGMMAS[str(dtype)][1] == 16 else ""
-
-
-@gluon.constexpr_function
-def part_units(across):  # noqa: ANN201
-    """From one wgmma of a step to the next, in units of 16 bytes: 32 bytes along K, or 16 rows of a chunk."""
-    return 16 * 8 if across else 2
-
-
-@gluon.constexpr_function
-def step_ptx(dtype, pack, pending, FIXED):  # noqa: ANN201
-    """PTX of a step of 128 bytes along K: wgmmas for 32 at a time, then a wait until `pending` steps are under way.
-
-    The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait.
-    """
-    wgmmas, count = wgmmas_of(FIXED), FIXED.BLOCK_SIZE_N // 2
-    each = count // wgmmas
-    name, length = WGMMAS[str(dtype)]
-    lines = [
-        "{ .reg .b64 a, b;" if wgmmas == 1 else "{ .reg .b64 a, b, c;",
-        f"mov.b64 a, ${2 * count};",
-        f"mov.b64 b, ${2 * count + pack};",
-        "wgmma.fence.sync.aligned;",
-    ]
-    for part in range(4):
-        if part:
-            lines.append(f"add.s64 a, a, {part_units(FIXED.A_TRANSPOSED)};")
-            lines.append(f"add.s64 b, b, {part_units(not FIXED.B_TRANSPOSED)};")
-        for first in range(0, count, each):
-            sums = ", ".join(f"${i}" for i in range(first, first + each))
-            if first:
-                lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 128 bytes are eight such units
-            operands = f"{{{sums}}}, a, {'c' if first else 'b'}"
-            wgmma = f"wgmma.mma_async.sync.aligned.m64n{2 * each}k{length}.f32.{name}.{name}"
-            lines.append(f"{wgmma} {operands}, 1, 1, 1{majors_of(dtype, FIXED)};")
-    lines.append("wgmma.commit_group.sync.aligned;")
-    if pending is not None:
-        lines.append(f"wgmma.wait_group.sync.aligned {pending};")
-    return "\n".join([*lines, "}"])
-
-
-@gluon.jit
-def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Add a stage's products to 64 rows of sums."""
-    PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
-    return gl.inline_asm_elementwise(
-        step_ptx(dtype, PACK, PENDING, FIXED),
-        tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
-        sums + (a, b),
-        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
-        is_pure=False,
-        pack=PACK,
-    )
-
-
-@gluon.jit
-def complete(sums, FIXED: gl.constexpr):  # noqa: ANN201
-    """Wait for all products of 64 rows of sums."""
-    return gl.inline_asm_elementwise(
-        "wgmma.wait_group.sync.aligned 0;",
-        tied(FIXED.BLOCK_SIZE_N, 0),
-        sums,
-        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
-        is_pure=False,
-        pack=chunk_of(FIXED.BLOCK_SIZE_N) // 2,
-    )
-
-
-@gluon.jit
-def ring_address():  # noqa: ANN201
-    """The address of the ring, which lies where Triton's shared memory begins."""
-    return gl.inline_asm_elementwise("mov.u32 $0, global_smem;", "=r", [], gl.int32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def descriptor_of(address, CHUNKS: gl.constexpr):  # noqa: ANN201
-    """wgmma's matrix descriptor of rows of 128 swizzled bytes: 1,024 bytes from one group of eight to the next.
-
-    CHUNKS: whether the operand lies in chunks, 8,192 bytes from one to the next.
-    """
-    FLAGS: gl.constexpr = (1 << 62) | (64 << 32) | ((512 << 16) if CHUNKS else 0)
-    return ((address >> 4) & 0x3FFF).to(gl.int64) | FLAGS
 
 
 @gluon.jit

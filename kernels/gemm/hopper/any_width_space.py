@@ -142,7 +142,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
 
 
 def in_halves(config: Config) -> bool:
-    """Whether a config, as the device computes it, takes two wgmmas for all columns: see `any_width_jit.wgmmas_of`."""
+    """Whether a config, as the device computes it, takes two wgmmas for all columns: see `wgmma_ptx.wgmmas_of`."""
     return warpgroups(config) == 3 and config.integer("BLOCK_SIZE_N") > _WHOLE
 
 
