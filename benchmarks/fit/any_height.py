@@ -27,9 +27,9 @@ from scipy.optimize import least_squares
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN, Device
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_height_model as model
-from tuner.kernels.gemm.hopper.any_height_space import BUSY, for_many_rows, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed
+from tuner.kernels.gemm.any_tile import any_height_model as model
+from tuner.kernels.gemm.any_tile.any_height_space import BUSY, for_many_rows, space, supports
+from tuner.kernels.gemm.any_tile.any_height_tile import NAME, as_computed
 from tuner.kernels.gemm.hopper.resources import tiles
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

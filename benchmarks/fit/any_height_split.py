@@ -26,8 +26,8 @@ from any_height import Trial, fastest, summary
 from scipy.optimize import least_squares
 
 from tuner import Config, Problem
-from tuner.kernels.gemm.hopper import any_height_split_model as model
-from tuner.kernels.gemm.hopper.any_height_split_space import BEST, NAME
+from tuner.kernels.gemm.any_tile import any_height_split_model as model
+from tuner.kernels.gemm.any_tile.any_height_split_space import BEST, NAME
 from tuner.kernels.gemm.hopper.cluster_sizes import room
 from tuner.kernels.space.refinements import NUM_CTAS
 

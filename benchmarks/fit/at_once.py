@@ -21,8 +21,8 @@ from typing import Any
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper.any_height_space import MOST_ROWS_AT_ONCE
-from tuner.kernels.gemm.hopper.any_height_tile import NAME
+from tuner.kernels.gemm.any_tile.any_height_space import MOST_ROWS_AT_ONCE
+from tuner.kernels.gemm.any_tile.any_height_tile import NAME
 from tuner.kernels.gemm.hopper.resources import tiles
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -35,9 +35,10 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration, features, stream
 from tuner.kernels.cost.fingerprint import fingerprint
 from tuner.kernels.gemm import calibrated
+from tuner.kernels.gemm.any_tile import any_width
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
 from tuner.kernels.gemm.block_scaled import spec as block_scaled
-from tuner.kernels.gemm.hopper import any_width, cluster_k, warp_specialized
+from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.precedence import CLUSTER_ROWS, half_a_wave, one_wave

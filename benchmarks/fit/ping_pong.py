@@ -29,7 +29,8 @@ from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_height_ping_pong_space, ping_pong, ping_pong_model, resources
+from tuner.kernels.gemm.any_tile import any_height_ping_pong_space
+from tuner.kernels.gemm.hopper import ping_pong, ping_pong_model, resources
 from tuner.kernels.gemm.hopper.ping_pong_model import CONSTANTS, Constants
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -30,7 +30,7 @@ from ping_pong import WEIGHTS
 from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_space, any_height_tile
+from tuner.kernels.gemm.any_tile import any_height_space, any_height_tile
 from tuner.kernels.gemm.hopper.resources import tiles
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner

@@ -25,7 +25,7 @@ from typing import Any
 from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper.any_height_ping_pong_space import HEIGHTS
+from tuner.kernels.gemm.any_tile.any_height_ping_pong_space import HEIGHTS
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 

@@ -27,8 +27,8 @@ from tuner.kernels.gated.any_height_space import (
 from tuner.kernels.gated.launches import GATED_LINEAR
 from tuner.kernels.gated.operands import GatedOperands
 from tuner.kernels.gemm import launches as product_launches
-from tuner.kernels.gemm.hopper import any_width, any_width_jit, wgmma_ptx
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
+from tuner.kernels.gemm.any_tile import any_width, any_width_jit, wgmma_ptx
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.spec import simplicity

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.gemm.hopper import any_height_model, ping_pong_model
+from tuner.kernels.gemm.any_tile import any_height_model
+from tuner.kernels.gemm.hopper import ping_pong_model
 from tuner.problem import Problem
 
 IN_TURN = ping_pong_model.Constants(

@@ -16,8 +16,9 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gated.any_height_model import modelled_us
 from tuner.kernels.gated.operands import product
 from tuner.kernels.gated.warp_specialized_space import supports_hopper
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_tile import CLUSTER, PAIR, as_computed
+from tuner.kernels.gemm.any_tile import any_width_space
+from tuner.kernels.gemm.any_tile.any_height_tile import CLUSTER, PAIR, as_computed
+from tuner.kernels.gemm.hopper import cluster_sizes, resources
 from tuner.kernels.gemm.hopper.tile import TEAMS
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
@@ -147,7 +148,7 @@ def best_heights(problem: Problem, device: Device) -> tuple[int, ...]:
     return tuple(sorted(HEIGHTS, key=lambda rows: (us(rows), -rows))[:BEST])
 
 
-@rule("shape", "kernels/gemm/hopper/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
+@rule("shape", "kernels/gemm/any_tile/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns, warps = (config.integer(name) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps"))
     if (columns, warps) not in (*_SHAPES, IN_TURN):
@@ -159,7 +160,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     return "2 stages at least, to load while it multiplies" if config.integer("num_stages") < 2 else None
 
 
-@rule("clusters", "kernels/gemm/hopper/any_width_jit.py; cuOccupancyMaxActiveClusters", fatal=True)
+@rule("clusters", "kernels/gemm/any_tile/any_width_jit.py; cuOccupancyMaxActiveClusters", fatal=True)
 def _clusters(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     kind = {name: config[name] for name in _OPTIONS if name in config}
     if not kind:
@@ -186,12 +187,12 @@ def _worth_a_cluster(config: Config, problem: Problem, device: Device) -> str | 
     return f"clusters of {CLUSTER} for {down} x {across} tiles: for one along x and {CLUSTER} to {most} others"
 
 
-@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+@rule("ring", "kernels/gemm/any_tile/any_width_jit.py: Triton places the largest allocation first", fatal=True)
 def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.ring_not_first(as_computed(config), both(problem), device)
 
 
-@rule("stored", "kernels/gemm/hopper/any_width.py: it stores through buffers alone", fatal=True)
+@rule("stored", "kernels/gemm/any_tile/any_width.py: it stores through buffers alone", fatal=True)
 def _stored(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.without_buffers(as_computed(config), both(problem), device)
 
@@ -223,7 +224,7 @@ def _busy(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_axes, _OPTIONS),
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/any_tile/any_width_space.py"),
     _shape,
     _clusters,
     _ring_first,

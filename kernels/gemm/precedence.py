@@ -9,7 +9,7 @@ from tuner.hardware.device import Device
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
-from tuner.kernels.gemm.hopper import any_height_space, any_width_space
+from tuner.kernels.gemm.any_tile import any_height_space, any_width_space
 from tuner.kernels.gemm.k_major import problem as k_major
 from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import odd_rows, tile_resources

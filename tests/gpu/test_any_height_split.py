@@ -9,7 +9,7 @@ from checked import check_configs, check_in_turn, skip_where_refused
 from tuner import Config, Problem
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.gemm.hopper.any_height_tile import WARPS
+from tuner.kernels.gemm.any_tile.any_height_tile import WARPS
 from tuner.sweep import verify
 
 SPEC = registry.find("matmul", "any_height_split")

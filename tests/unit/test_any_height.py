@@ -14,8 +14,9 @@ from tuner import Config, Problem
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_width_jit, chunks, ping_pong_model
-from tuner.kernels.gemm.hopper.any_height_space import tiles_at_once
+from tuner.kernels.gemm.any_tile import any_width_jit
+from tuner.kernels.gemm.any_tile.any_height_space import tiles_at_once
+from tuner.kernels.gemm.hopper import chunks, ping_pong_model
 from tuner.kernels.gemm.hopper.resources import tiles
 
 H200 = KNOWN["sm_90"]

@@ -10,8 +10,9 @@ from tuner import Config, Problem
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_split_space, chunks, cluster_sizes
-from tuner.kernels.gemm.hopper.any_height_split_model import Tile
+from tuner.kernels.gemm.any_tile import any_height_split_space
+from tuner.kernels.gemm.any_tile.any_height_split_model import Tile
+from tuner.kernels.gemm.hopper import chunks, cluster_sizes
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "any_height_split")

@@ -226,7 +226,7 @@ STORED_BEHIND = "gep(@global_smem, i32 180224) gep(@global_smem, i32 213136) gep
     ],
 )
 def test_a_ring_that_does_not_come_first_in_shared_memory_does_not_compile(llir, reason, monkeypatch):
-    from tuner.kernels.gemm.hopper import any_width
+    from tuner.kernels.gemm.any_tile import any_width
 
     compiled = SimpleNamespace(asm={"llir": llir})
     monkeypatch.setattr(any_width, "_SPEC", SimpleNamespace(compile=lambda problem, config: compiled))

@@ -14,8 +14,8 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration, features, fingerprint, products, terms, tile
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
+from tuner.kernels.gemm.any_tile import any_width
 from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
-from tuner.kernels.gemm.hopper import any_width
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 

@@ -15,7 +15,8 @@ from tuner.hardware.device import INTERPRETER, KNOWN, Device
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.gemm import invariant, sums
-from tuner.kernels.gemm.hopper import any_height_tile, any_width, cluster_k, ping_pong, warp_specialized
+from tuner.kernels.gemm.any_tile import any_height_tile, any_width
+from tuner.kernels.gemm.hopper import cluster_k, ping_pong, warp_specialized
 from tuner.kernels.gemm.padded import spec as padded
 from tuner.kernels.gemm.pointer import spec as pointer_spec
 from tuner.kernels.gemm.small_m import swap_ab

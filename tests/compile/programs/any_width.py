@@ -9,8 +9,8 @@ import sys
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_width
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
+from tuner.kernels.gemm.any_tile import any_width
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed
 from tuner.kernels.gemm.hopper.resources import row_length
 from tuner.sweep import binary_resources, cross_target
 

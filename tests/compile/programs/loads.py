@@ -14,7 +14,7 @@ from triton import knobs
 from tuner import Config, Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
-from tuner.kernels.gemm.hopper import any_height_tile
+from tuner.kernels.gemm.any_tile import any_height_tile
 from tuner.sweep import cross_target
 
 PLAIN = Problem(1024, 4096, 4096, dtype="bf16", layout="nt")

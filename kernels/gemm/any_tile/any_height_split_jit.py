@@ -18,13 +18,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from tuner.kernels.base import blocks
-from tuner.kernels.gemm.hopper import cluster
-from tuner.kernels.gemm.hopper.any_width_jit import box_rows, load_box, loaded_columns, unit_of
-from tuner.kernels.gemm.hopper.cluster_parts import await_parts, dealt_out, pitch, send_pairs
-from tuner.kernels.gemm.hopper.loader import load_block
-from tuner.kernels.gemm.hopper.output import finished
-from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
-from tuner.kernels.gemm.hopper.wgmma_ptx import (
+from tuner.kernels.gemm.any_tile.any_width_jit import box_rows, load_box, loaded_columns, unit_of
+from tuner.kernels.gemm.any_tile.wgmma_ptx import (
     ROW_BYTES,
     chunk_of,
     complete,
@@ -32,6 +27,11 @@ from tuner.kernels.gemm.hopper.wgmma_ptx import (
     multiply_step,
     ring_address,
 )
+from tuner.kernels.gemm.hopper import cluster
+from tuner.kernels.gemm.hopper.cluster_parts import await_parts, dealt_out, pitch, send_pairs
+from tuner.kernels.gemm.hopper.loader import load_block
+from tuner.kernels.gemm.hopper.output import finished
+from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
 
 
 @dataclass(frozen=True)

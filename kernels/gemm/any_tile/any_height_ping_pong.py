@@ -10,9 +10,10 @@ import dataclasses
 
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
-from tuner.kernels.gemm.hopper import any_width, tile
-from tuner.kernels.gemm.hopper.any_height_ping_pong_space import NAME, estimate_us, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed, order, shared_bytes
+from tuner.kernels.gemm.any_tile import any_width
+from tuner.kernels.gemm.any_tile.any_height_ping_pong_space import NAME, estimate_us, space, supports
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, order, shared_bytes
+from tuner.kernels.gemm.hopper import tile
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
 from tuner.problem import Problem

@@ -13,9 +13,10 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_height_tile, any_width_space, chunks, cluster_parts, cluster_sizes
-from tuner.kernels.gemm.hopper.any_height_split_model import CONSTANTS, Tile, modelled_us
-from tuner.kernels.gemm.hopper.any_height_tile import SIDES, UNIT, WARPS
+from tuner.kernels.gemm.any_tile import any_height_tile, any_width_space
+from tuner.kernels.gemm.any_tile.any_height_split_model import CONSTANTS, Tile, modelled_us
+from tuner.kernels.gemm.any_tile.any_height_tile import SIDES, UNIT, WARPS
+from tuner.kernels.gemm.hopper import chunks, cluster_parts, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, row_length
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
@@ -173,7 +174,7 @@ def parts_bytes(tile: Tile) -> int:
     return tile.splits * pairs * pitch
 
 
-@rule("shape", "kernels/gemm/hopper/any_height_split_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
+@rule("shape", "kernels/gemm/any_tile/any_height_split_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     columns, warps = config.integer("BLOCK_SIZE_N"), config.integer("num_warps")
     if WARPS.get(columns) != warps:
@@ -181,7 +182,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, UNIT)
 
 
-@rule("clusters", "kernels/gemm/hopper/any_height_split_jit.py", fatal=True)
+@rule("clusters", "kernels/gemm/any_tile/any_height_split_jit.py", fatal=True)
 def _cluster(config: Config, problem: Problem, device: Device) -> str | None:
     splits, ctas = config.integer("SPLIT_K"), config.integer(refinements.NUM_CTAS, 0)
     if splits not in _SPLITS or ctas not in range(splits, _LARGEST_CLUSTER + 1, splits):
@@ -197,7 +198,7 @@ def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return any_width_space.too_many_sums(config, _MOST_SUMS)
 
 
-@rule("ring", "kernels/gemm/hopper/any_height_split_jit.py: sums take its place", fatal=True)
+@rule("ring", "kernels/gemm/any_tile/any_height_split_jit.py: sums take its place", fatal=True)
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     tile = Tile.of(config)
     ring, parts = _ring_bytes(tile, problem), parts_bytes(tile)
@@ -216,7 +217,7 @@ def _few_stages(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_axes, _OPTIONS),
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_height_split_space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/any_tile/any_height_split_space.py"),
     *ABLE,
     _few_stages,
 )

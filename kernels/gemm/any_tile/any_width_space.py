@@ -172,7 +172,7 @@ def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_
     return next((count for count in counts if count >= _FEW_STAGES), counts[-1])
 
 
-@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+@rule("ring", "kernels/gemm/any_tile/any_width_jit.py: Triton places the largest allocation first", fatal=True)
 def _ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return ring_not_first(config, problem, device)
 
@@ -184,7 +184,7 @@ def ring_not_first(config: Config, problem: Problem, device: Device) -> str | No
     return f"a ring of {ring} bytes beside {others} others: it must be the most" if others >= ring else None
 
 
-@rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
+@rule("stored", "kernels/gemm/any_tile/any_width.py: a cluster's first block alone would store", fatal=True)
 def _stored(config: Config, problem: Problem, device: Device) -> str | None:
     return without_buffers(config, problem, device)
 
@@ -210,7 +210,7 @@ def too_wide_output(config: Config, problem: Problem, device: Device) -> str | N
     )
 
 
-@rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
+@rule("shape", "kernels/gemm/any_tile/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
     if _WARPS.get(rows) != warps:
@@ -328,7 +328,7 @@ def _least_of_heights(problem: Problem, device: Device) -> float:
 
 RULES = (
     tile_rules.parameters(lambda *_: _AXES, _OPTIONS),
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/any_tile/any_width_space.py"),
     _shape,
     _ring_first,
     _stored,

@@ -12,18 +12,8 @@ from typing import Any
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged, placement
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.hopper import (
-    any_height_split_jit,
-    any_width,
-    any_width_jit,
-    cluster_parts,
-    loader,
-    output,
-    tile,
-    wgmma_ptx,
-)
-from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
-from tuner.kernels.gemm.hopper.any_height_split_space import (
+from tuner.kernels.gemm.any_tile import any_height_split_jit, any_width, any_width_jit, wgmma_ptx
+from tuner.kernels.gemm.any_tile.any_height_split_space import (
     NAME,
     default_config,
     estimate_us,
@@ -31,7 +21,9 @@ from tuner.kernels.gemm.hopper.any_height_split_space import (
     space,
     supports,
 )
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed
+from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
+from tuner.kernels.gemm.hopper import cluster_parts, loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import laid_out
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
-from tuner.kernels.gemm.hopper import any_width, ping_pong_model
-from tuner.kernels.gemm.hopper.any_height_space import for_many_rows, space, supports
-from tuner.kernels.gemm.hopper.any_height_tile import NAME, as_computed, order, own_estimate_us, shared_bytes
-from tuner.kernels.gemm.hopper.any_width_space import NAME as ANY_WIDTH
+from tuner.kernels.gemm.any_tile import any_width
+from tuner.kernels.gemm.any_tile.any_height_space import for_many_rows, space, supports
+from tuner.kernels.gemm.any_tile.any_height_tile import NAME, as_computed, order, own_estimate_us, shared_bytes
+from tuner.kernels.gemm.any_tile.any_width_space import NAME as ANY_WIDTH
+from tuner.kernels.gemm.hopper import ping_pong_model
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
 from tuner.problem import Problem

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.cost.tile import memory_bytes_per_us
-from tuner.kernels.gemm.hopper import any_width_space, chunks, resources
+from tuner.kernels.gemm.any_tile import any_width_space
+from tuner.kernels.gemm.hopper import chunks, resources
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype

@@ -24,10 +24,8 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop
 from tuner.kernels.gemm import launches, sums
-from tuner.kernels.gemm.hopper import any_width_jit, output, tile, wgmma_ptx
-from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
-from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
-from tuner.kernels.gemm.hopper.any_width_space import (
+from tuner.kernels.gemm.any_tile import any_width_jit, wgmma_ptx
+from tuner.kernels.gemm.any_tile.any_width_space import (
     NAME,
     in_halves,
     is_narrow_pair,
@@ -37,6 +35,9 @@ from tuner.kernels.gemm.hopper.any_width_space import (
     supports,
     turns,
 )
+from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
+from tuner.kernels.gemm.hopper import loader as warp_specialized_loader
+from tuner.kernels.gemm.hopper import output, tile
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import warpgroups
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, laid_out, registers_of, single

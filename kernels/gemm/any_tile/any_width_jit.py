@@ -21,11 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tuner.kernels.base.blocks import await_predecessor, count_blocks, release_last
 from tuner.kernels.base.epilogue import activate
-from tuner.kernels.gemm.hopper import cluster
-from tuner.kernels.gemm.hopper.loader import load_block
-from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
-from tuner.kernels.gemm.hopper.tile import following, layout_of, passed, rows_each
-from tuner.kernels.gemm.hopper.wgmma_ptx import (
+from tuner.kernels.gemm.any_tile.wgmma_ptx import (
     ROW_BYTES,
     chunk_of,
     complete,
@@ -33,6 +29,10 @@ from tuner.kernels.gemm.hopper.wgmma_ptx import (
     multiply_step,
     ring_address,
 )
+from tuner.kernels.gemm.hopper import cluster
+from tuner.kernels.gemm.hopper.loader import load_block
+from tuner.kernels.gemm.hopper.output import finished, store_block, store_registers
+from tuner.kernels.gemm.hopper.tile import following, layout_of, passed, rows_each
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm import sums
-from tuner.kernels.gemm.hopper import any_width_space, chunks, cluster_sizes, resources
-from tuner.kernels.gemm.hopper.any_height_model import CONSTANTS, modelled_us
+from tuner.kernels.gemm.any_tile import any_width_space
+from tuner.kernels.gemm.any_tile.any_height_model import CONSTANTS, modelled_us
+from tuner.kernels.gemm.hopper import chunks, cluster_sizes, resources
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem
@@ -84,7 +85,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     return any_width_space.shared_bytes(as_computed(config), exchanged(problem), device)
 
 
-@rule("shape", "kernels/gemm/hopper/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
+@rule("shape", "kernels/gemm/any_tile/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:
     rows, columns, warps = (config.integer(name) for name in (*SIDES, "num_warps"))
     if WARPS.get(columns) != warps:
@@ -110,12 +111,12 @@ def _no_cluster(config: Config, device: Device) -> str | None:
     return f"clusters of {ctas}: {device.sm_count} multiprocessors may have none of so many in one GPC"
 
 
-@rule("ring", "kernels/gemm/hopper/any_width_jit.py: Triton places the largest allocation first", fatal=True)
+@rule("ring", "kernels/gemm/any_tile/any_width_jit.py: Triton places the largest allocation first", fatal=True)
 def ring_first(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.ring_not_first(as_computed(config), exchanged(problem), device)
 
 
-@rule("stored", "kernels/gemm/hopper/any_width.py: a cluster's first block alone would store", fatal=True)
+@rule("stored", "kernels/gemm/any_tile/any_width.py: a cluster's first block alone would store", fatal=True)
 def stored(config: Config, problem: Problem, device: Device) -> str | None:
     return any_width_space.without_buffers(as_computed(config), exchanged(problem), device)
 

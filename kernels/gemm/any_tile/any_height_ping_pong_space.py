@@ -9,8 +9,9 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_width_space, ping_pong_model, resources
-from tuner.kernels.gemm.hopper.any_height_tile import as_computed, ring_first, shared_bytes, stored, unserved
+from tuner.kernels.gemm.any_tile import any_width_space
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, ring_first, shared_bytes, stored, unserved
+from tuner.kernels.gemm.hopper import ping_pong_model, resources
 from tuner.kernels.gemm.hopper.ping_pong_space import FEWEST_ROWS
 from tuner.kernels.space import tile_rules
 from tuner.kernels.space.rule import rule
@@ -90,7 +91,7 @@ def best_heights(problem: Problem, device: Device) -> tuple[int, ...]:
     return tuple(sorted(HEIGHTS, key=lambda rows: (tile_us(rows, problem, device), -rows))[:_BEST])
 
 
-@rule("shape", "kernels/gemm/hopper/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
+@rule("shape", "kernels/gemm/any_tile/any_width_jit.py; compiled for sm_90: 208 sums a thread fit", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if (config["BLOCK_SIZE_N"], config["num_warps"]) != (COLUMNS, _WARPS):
         return f"{config['BLOCK_SIZE_N']} columns for {config['num_warps']} warps: {COLUMNS} for {_WARPS}"
@@ -110,7 +111,7 @@ def _height(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(lambda problem, _: _axes(problem)),
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/any_tile/any_width_space.py"),
     _shape,
     ring_first,
     stored,

@@ -13,8 +13,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.hopper import any_width_space, cluster_sizes, ping_pong_model
-from tuner.kernels.gemm.hopper.any_height_tile import (
+from tuner.kernels.gemm.any_tile import any_width_space
+from tuner.kernels.gemm.any_tile.any_height_tile import (
     ABLE,
     CLUSTER,
     HEIGHTS,
@@ -32,6 +32,7 @@ from tuner.kernels.gemm.hopper.any_height_tile import (
     tile_config,
     unserved,
 )
+from tuner.kernels.gemm.hopper import cluster_sizes, ping_pong_model
 from tuner.kernels.gemm.hopper.resources import row_length, tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
@@ -269,7 +270,7 @@ def _clusters(config: Config, problem: Problem, device: Device) -> str | None:
 
 RULES = (
     tile_rules.parameters(_axes, OPTIONS),
-    tile_rules.shared_memory(shared_bytes, "kernels/gemm/hopper/any_width_space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/any_tile/any_width_space.py"),
     *ABLE,
     _height,
     _waves,
