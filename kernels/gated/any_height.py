@@ -5,7 +5,6 @@ It is `any_width`'s kernel with exchanged operands and both weights as one matri
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -89,25 +88,21 @@ def default_config(problem: Problem, device: Device) -> Config:
     return best or tried.smallest()
 
 
-_SPEC = spec_of(
-    GATED_LINEAR,
-    NAME,
-    VERSION,
-    program,
-    supports=supports,
-    space=space,
-    default_config=default_config,
-    shared_bytes=shared_bytes,
-    estimate_us=estimate_us,
-    sources=(*any_width.SOURCES, launches, program, as_computed, teams, _static),
-    simplicity=simplicity,
-    runtime_parameters=("GROUP_SIZE_M",),
-    precedence=lambda problem, device: 2 if fills(problem, device) else 0,
+SPEC = any_width.ring_checked(
+    spec_of(
+        GATED_LINEAR,
+        NAME,
+        VERSION,
+        program,
+        supports=supports,
+        space=space,
+        default_config=default_config,
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        sources=(*any_width.SOURCES, launches, program, as_computed, teams, _static),
+        simplicity=simplicity,
+        runtime_parameters=("GROUP_SIZE_M",),
+        precedence=lambda problem, device: 2 if fills(problem, device) else 0,
+    ),
+    lambda config, problem: (as_computed(config), both(problem)),
 )
-
-
-def _compiled(problem: Problem, config: Config) -> Any:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), both(problem))
-
-
-SPEC = dataclasses.replace(_SPEC, compile=_compiled)

@@ -13,6 +13,7 @@ from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.launch import launch as launching
 
 pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 H200 = KNOWN["sm_90"]
@@ -226,15 +227,31 @@ STORED_BEHIND = "gep(@global_smem, i32 180224) gep(@global_smem, i32 213136) gep
     ],
 )
 def test_a_ring_that_does_not_come_first_in_shared_memory_does_not_compile(llir, reason, monkeypatch):
-    from tuner.kernels.gemm.any_tile import any_width
-
     compiled = SimpleNamespace(asm={"llir": llir})
-    monkeypatch.setattr(any_width, "_SPEC", SimpleNamespace(compile=lambda problem, config: compiled))
+    monkeypatch.setattr(launching, "compile_launches", lambda _launches: compiled)
     if reason is None:
         assert SPEC.compile(bf16(2048, 3584, 18944), PLAIN) is compiled
     else:
         with pytest.raises(KernelError, match=reason):
             SPEC.compile(bf16(2048, 3584, 18944), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "problem"),
+    [
+        ("matmul", "any_height", bf16(900, 7168, 5120)),
+        ("matmul", "any_height_ping_pong", Problem(904, 7168, 5120, dtype="bf16", layout="tn")),
+        ("matmul", "any_height_split", bf16(306, 1024, 14336)),
+        ("gated_linear", "gated_any_height", bf16(300, 4096, 4096, op="gated_linear", epilogue="silu")),
+    ],
+)
+def test_so_it_is_of_all_kernels_with_such_a_ring(op, kernel, problem, monkeypatch):
+    spec = registry.find(op, kernel)
+    config = spec.default_config(problem, H200)
+    compiled = SimpleNamespace(asm={"llir": "@global_smem, i32 1"})
+    monkeypatch.setattr(launching, "compile_launches", lambda _launches: compiled)
+    with pytest.raises(KernelError, match=f"{kernel}: the ring of .* is not first"):
+        spec.compile(problem, config)
 
 
 @pytest.mark.usefixtures("no_tables")

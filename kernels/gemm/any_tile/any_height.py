@@ -7,7 +7,6 @@ cluster's blocks lie along N, they share its loads. Of many it is the number tha
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 from tuner.hardware.device import Device
@@ -15,7 +14,14 @@ from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, exchanged
 from tuner.kernels.gemm.any_tile import any_width
 from tuner.kernels.gemm.any_tile.any_height_space import for_many_rows, space, supports
-from tuner.kernels.gemm.any_tile.any_height_tile import NAME, as_computed, order, own_estimate_us, shared_bytes
+from tuner.kernels.gemm.any_tile.any_height_tile import (
+    NAME,
+    as_computed,
+    computed_by,
+    order,
+    own_estimate_us,
+    shared_bytes,
+)
 from tuner.kernels.gemm.any_tile.any_width_space import NAME as ANY_WIDTH
 from tuner.kernels.gemm.hopper import ping_pong_model
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -61,25 +67,21 @@ def ties(config: Config) -> int:
     return config.integer("GROUP_SIZE_M")
 
 
-_SPEC = gemm_spec(
-    MATMUL,
-    NAME,
-    VERSION,
-    program,
-    supports=supports,
-    space=space,
-    shared_bytes=shared_bytes,
-    estimate_us=estimate_us,
-    estimates_us=estimates_us,
-    ties=ties,
-    sources=(*any_width.SOURCES, program, as_computed),
-    order=order,
-    exchanges=True,
+SPEC = any_width.ring_checked(
+    gemm_spec(
+        MATMUL,
+        NAME,
+        VERSION,
+        program,
+        supports=supports,
+        space=space,
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        estimates_us=estimates_us,
+        ties=ties,
+        sources=(*any_width.SOURCES, program, as_computed),
+        order=order,
+        exchanges=True,
+    ),
+    computed_by,
 )
-
-
-def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
-
-
-SPEC = dataclasses.replace(_SPEC, compile=_compiled)

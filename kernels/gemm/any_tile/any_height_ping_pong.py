@@ -6,17 +6,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands, exchanged
+from tuner.kernels.base.operands import Operands
 from tuner.kernels.gemm.any_tile import any_width
 from tuner.kernels.gemm.any_tile.any_height_ping_pong_space import NAME, estimate_us, space, supports
-from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, order, shared_bytes
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, computed_by, order, shared_bytes
 from tuner.kernels.gemm.hopper import tile
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
 from tuner.launch.launch import Launch
-from tuner.problem import Problem
 
 VERSION = 1
 
@@ -32,24 +29,20 @@ def ties(config: Config) -> tuple[int, ...]:
     return -config.integer("BLOCK_SIZE_M"), config.integer("GROUP_SIZE_M")
 
 
-_SPEC = gemm_spec(
-    MATMUL,
-    NAME,
-    VERSION,
-    program,
-    supports=supports,
-    space=space,
-    shared_bytes=shared_bytes,
-    estimate_us=estimate_us,
-    ties=ties,
-    sources=(*any_width.SOURCES, program, as_computed),
-    order=order,
-    exchanges=True,
+SPEC = any_width.ring_checked(
+    gemm_spec(
+        MATMUL,
+        NAME,
+        VERSION,
+        program,
+        supports=supports,
+        space=space,
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        ties=ties,
+        sources=(*any_width.SOURCES, program, as_computed),
+        order=order,
+        exchanges=True,
+    ),
+    computed_by,
 )
-
-
-def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
-
-
-SPEC = dataclasses.replace(_SPEC, compile=_compiled)

@@ -5,12 +5,11 @@ It is for few tiles and a long K. Of few rows and few columns, `cluster_k` is mo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 from tuner.kernel.config import Config
-from tuner.kernels.base.operands import Operands, exchanged, placement
+from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.any_tile import any_height_split_jit, any_width, any_width_jit, wgmma_ptx
 from tuner.kernels.gemm.any_tile.any_height_split_space import (
@@ -21,7 +20,7 @@ from tuner.kernels.gemm.any_tile.any_height_split_space import (
     space,
     supports,
 )
-from tuner.kernels.gemm.any_tile.any_height_tile import as_computed
+from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, computed_by
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import cluster_parts, loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
@@ -30,7 +29,6 @@ from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.launch.launch import TILE, Launch, compiler_options
-from tuner.problem import Problem
 
 VERSION = 1
 
@@ -91,24 +89,20 @@ SOURCES = (
     placement,
 )
 
-_SPEC = gemm_spec(
-    MATMUL,
-    NAME,
-    VERSION,
-    program,
-    supports=supports,
-    space=space,
-    default_config=default_config,
-    shared_bytes=shared_bytes,
-    estimate_us=estimate_us,
-    sources=SOURCES,
-    runtime_parameters=(),
+SPEC = any_width.ring_checked(
+    gemm_spec(
+        MATMUL,
+        NAME,
+        VERSION,
+        program,
+        supports=supports,
+        space=space,
+        default_config=default_config,
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        sources=SOURCES,
+        runtime_parameters=(),
+    ),
+    computed_by,
 )
-
-
-def _compiled(problem: Problem, config: Config) -> object:
-    return any_width.checked(_SPEC.compile(problem, config), as_computed(config), exchanged(problem))
-
-
-SPEC = dataclasses.replace(_SPEC, compile=_compiled)
 """Without an order of sums: batch-invariant problems have other kernels that split sums."""

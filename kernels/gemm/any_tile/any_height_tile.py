@@ -75,6 +75,11 @@ def as_computed(config: Config) -> Config:
     return Config(config.kernel, **computed)
 
 
+def computed_by(config: Config, problem: Problem) -> tuple[Config, Problem]:
+    """A config and a problem as the device computes them: those of the transposed output."""
+    return as_computed(config), exchanged(problem)
+
+
 def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # noqa: ARG001
     """How a config sums: whole, by wgmma with exchanged operands."""
     return sums.by_wgmma(config, problem, exchanged=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import Device, multiprocessors
+from tuner.kernel import KernelSpec
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
 from tuner.kernels.cost import calibration
@@ -185,19 +186,24 @@ def misplaced(llir: str, config: Config, problem: Problem) -> str | None:
     return None if behind else f"the ring of {ring} bytes is not first in shared memory: others lie at {others[:4]}"
 
 
-def checked(compiled: Any, config: Config, problem: Problem) -> Any:
-    """Return what was compiled, if its ring lies where wgmma reads it.
+def ring_checked(
+    spec: KernelSpec,
+    computed: Callable[[Config, Problem], tuple[Config, Problem]] = lambda config, problem: (config, problem),
+) -> KernelSpec:
+    """Describe a kernel that compiles nothing whose ring lies elsewhere than where wgmma reads it: a KernelError.
 
-    config, problem: as the device computes them.
-
-    Raises:
-        KernelError: wgmma would read elsewhere.
+    computed: a config and a problem as the device computes them.
     """
-    # A kernel that ships was looked at when it was exported, and has no LLVM IR.
-    llir = getattr(compiled, "asm", {}).get("llir")
-    if llir is not None and (reason := misplaced(llir, config, problem)):
-        raise KernelError(f"{config.kernel}: {reason}; use another kernel, or Triton 3.7.1")
-    return compiled
+
+    def compile_checked(problem: Problem, config: Config) -> Any:
+        compiled = spec.compile(problem, config)
+        # A kernel that ships was looked at when it was exported, and has no LLVM IR.
+        llir = getattr(compiled, "asm", {}).get("llir")
+        if llir is not None and (reason := misplaced(llir, *computed(config, problem))):
+            raise KernelError(f"{config.kernel}: {reason}; use another kernel, or Triton 3.7.1")
+        return compiled
+
+    return dataclasses.replace(spec, compile=compile_checked)
 
 
 SOURCES = (
@@ -224,24 +230,19 @@ def order(config: Config, problem: Problem, device: Device) -> sums.Order:  # no
     return sums.by_wgmma(config, problem)
 
 
-_SPEC = gemm_spec(
-    MATMUL,
-    NAME,
-    VERSION,
-    program,
-    supports=supports,
-    space=space,
-    shared_bytes=shared_bytes,
-    estimate_us=estimate_us,
-    estimates_us=estimates_us,
-    ties=ties,
-    sources=SOURCES,
-    order=order,
+SPEC = ring_checked(
+    gemm_spec(
+        MATMUL,
+        NAME,
+        VERSION,
+        program,
+        supports=supports,
+        space=space,
+        shared_bytes=shared_bytes,
+        estimate_us=estimate_us,
+        estimates_us=estimates_us,
+        ties=ties,
+        sources=SOURCES,
+        order=order,
+    ),
 )
-
-
-def _compiled(problem: Problem, config: Config) -> Any:
-    return checked(_SPEC.compile(problem, config), config, problem)
-
-
-SPEC = dataclasses.replace(_SPEC, compile=_compiled)

@@ -1,7 +1,8 @@
 """Operands that do not run along K. 64 of their rows or columns are a chunk: a row of 128 bytes for each element of K.
 
 TMA loads whole chunks. A row that does not begin at a multiple of 128 bytes crosses from one line of the L2 to the next
-and is requested in parts, as are all rows of a tile that does not begin at a whole chunk.
+and is requested in parts: most rows of a matrix whose rows have another length, and those of a tile that begins within
+a chunk.
 """
 
 from __future__ import annotations
