@@ -9,8 +9,8 @@ from tuner.hardware.device import KNOWN
 SERVING = {
     "sm_80": {"gemv", "pointer", "split_k", "swap_ab"},
     "sm_90": {
-        *("any_height_ping_pong", "block_scaled", "block_scaled_warp_specialized", "gemv", "persistent_tma"),
-        *("ping_pong", "pointer", "split_k", "swap_ab", "tma", "warp_specialized"),
+        *("any_height_ping_pong", "block_scaled", "block_scaled_warp_specialized", "gemv", "k_major"),
+        *("persistent_tma", "ping_pong", "pointer", "split_k", "swap_ab", "tma", "warp_specialized"),
     },
     "sm_100": {
         *("block_scaled", "gemv", "persistent_tma"),

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+
 import tuner
 from tuner import Config, Problem
 from tuner.errors import KernelError
@@ -15,7 +17,6 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.launch import launch as launching
 
-pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "any_width")
 PLAIN = Config(
