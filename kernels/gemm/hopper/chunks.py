@@ -12,8 +12,10 @@ import functools
 from tuner.problem import Problem, dtype
 
 CHUNK = 64
-LINE_BYTES = 128
+_LINE_BYTES = 128
 _SECTOR_BYTES = 32
+_PERIOD = _LINE_BYTES // 16
+"""Tiles, or rows, after which these begin at the same place of a line: all begin at multiples of 16 bytes."""
 _CROSSING, _ODD = 1.6, 2.2
 """What a row costs that crosses lines, and one that begins at an odd multiple of 16 bytes, relative to another row.
 
@@ -43,11 +45,12 @@ def _costs(columns: int, computed: Problem) -> tuple[float, ...]:
     if computed.layout[1] == "t":
         return (1.0,)
     size = dtype.ITEMSIZE[computed.b_dtype]
-    starts = {first * size % LINE_BYTES for first in range(0, computed.n, columns)}
+    tiles = min(_PERIOD, -(-computed.n // columns))
+    starts = {tile * columns * size % _LINE_BYTES for tile in range(tiles)}
     return max((_costs_from(start, computed.n * size) for start in starts), key=sum)
 
 
 def _costs_from(start: int, pitch: int) -> tuple[float, ...]:
     """What rows cost that lie `pitch` bytes apart, the first of which begins `start` bytes beyond a line."""
-    begin = [(start + row * pitch) % LINE_BYTES for row in range(LINE_BYTES // 16)]
+    begin = [(start + row * pitch) % _LINE_BYTES for row in range(_PERIOD)]
     return tuple(1.0 if at == 0 else _CROSSING if at % _SECTOR_BYTES == 0 else _ODD for at in begin)
