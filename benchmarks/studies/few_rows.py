@@ -3,16 +3,19 @@
     python benchmarks/studies/few_rows.py --list BEFORE.json
     python benchmarks/studies/few_rows.py --before BEFORE.json --out RESULT.json
 
-Problems are drawn as benchmarks/fit/scattered.py draws them, of each kind of operands that `KINDS` names, and no table
-is asked. --list writes the default of every problem, which needs no GPU. Such a file of another version plays along as
-`before`: `gain` is its time over that of today's default.
+Problems are drawn as benchmarks/fit/scattered.py draws them, of each kind of operands that `KINDS` names, or come from
+--suites, whose groups are their kinds. No table is asked. --list writes the default of every problem, which needs no
+GPU. Such a file of another version plays along as `before`: `gain` is its time over that of today's default.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ import earlier_defaults
 from tuner import Config, Problem
 from tuner.hardware.device import Device
 from tuner.kernel import registry
+from tuner.problem import suite
 from tuner.sweep import finals
 from tuner.sweep.paired import PairedRunner
 
@@ -31,6 +35,9 @@ import record
 import scattered
 
 _STEP = 64
+_MOST_SUMS = 2e8
+"""M * N of a size drawn evenly: an output of 400 MB."""
+_MOST_PRODUCTS = 2e11
 FIGURES = ("default_over_fastest", "gain", "torch_over_default", "torch_over_fastest")
 Result = dict[str, Any]
 
@@ -41,6 +48,8 @@ class Kind(NamedTuple):
     gradients: whether rows, in whole steps of 64, are K instead: as of gradients of weights, whose K are tokens.
     columns: N's least and most, where tiles are few.
     step: what M is rounded up to, of an A stored [K, M].
+    sums: K's least and most; all sizes are then spread evenly in their logarithms.
+    unit: what divides each size where K has such limits; by 1 no operand is aligned, but for a few.
     """
 
     operands: dict[str, Any]
@@ -49,19 +58,34 @@ class Kind(NamedTuple):
     gradients: bool = False
     columns: tuple[int, int] | None = None
     step: int = _STEP
+    sums: tuple[int, int] | None = None
+    unit: int = 8
 
     def shapes(self, seed: int) -> list[tuple[int, int, int]]:
         """Drawn shapes."""
+        if self.sums and self.columns:
+            return self._spread(random.Random(seed), (self.rows, self.columns, self.sums))
         return scattered.shapes(self.count, seed, (self.rows,), columns=self.columns)
+
+    def _spread(self, chosen: random.Random, limits: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        found = dict[tuple[int, int, int], None]()
+        while len(found) < self.count:
+            m, n, k = (
+                max(1, round(math.exp(chosen.uniform(*map(math.log, ends))) / self.unit)) * self.unit for ends in limits
+            )
+            if m * n <= _MOST_SUMS and m * n * k <= _MOST_PRODUCTS:
+                found[m, n, k] = None
+        return list(found)
 
     def problem(self, m: int, n: int, k: int) -> Problem:
         """The problem of a drawn shape."""
-        if self.operands["layout"][0] == "t" and not self.gradients:
+        if self.operands["layout"][0] == "t" and not (self.gradients or self.sums):
             m = -(-m // self.step) * self.step
         shape = (n, k, m // _STEP * _STEP) if self.gradients else (m, n, k)
         return Problem(*shape, **self.operands)
 
 
+_BF16, _TF32 = {"dtype": "bf16"}, {"dtype": "fp32", "precision": "tf32"}
 _E4M3 = {"dtype": "e4m3", "layout": "nt"}
 KINDS = {
     "e4m3": Kind(_E4M3, 24),
@@ -95,6 +119,16 @@ KINDS = {
     "bf16 nt, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nt"}, 40, (65, 256), columns=(768, 10240)),
     "bf16 nn, 65 to 256 rows": Kind({"dtype": "bf16", "layout": "nn"}, 16, (65, 256), columns=(768, 10240)),
     "bf16 tn, 65 to 640 rows": Kind({"dtype": "bf16", "layout": "tn"}, 32, (65, 640), step=16),
+    "bf16 nt, K up to 64": Kind(_BF16 | {"layout": "nt"}, 16, (64, 32768), columns=(64, 16384), sums=(8, 64)),
+    "bf16 nn, K up to 64": Kind(_BF16 | {"layout": "nn"}, 12, (64, 32768), columns=(64, 16384), sums=(8, 64)),
+    "bf16 nt, N up to 64": Kind(_BF16 | {"layout": "nt"}, 20, (64, 32768), columns=(8, 64), sums=(128, 16384)),
+    "bf16 nn, N up to 64": Kind(_BF16 | {"layout": "nn"}, 12, (64, 32768), columns=(8, 64), sums=(128, 16384)),
+    "bf16 tn, N up to 64": Kind(_BF16 | {"layout": "tn"}, 12, (64, 32768), columns=(8, 64), sums=(128, 16384)),
+    "bf16 tn, M up to 64": Kind(_BF16 | {"layout": "tn"}, 12, (8, 64), columns=(64, 32768), sums=(128, 16384)),
+    "bf16 nt, unaligned": Kind(_BF16 | {"layout": "nt"}, 24, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
+    "bf16 nn, unaligned": Kind(_BF16 | {"layout": "nn"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
+    "bf16 tn, unaligned": Kind(_BF16 | {"layout": "tn"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
+    "tf32 nt, unaligned": Kind(_TF32 | {"layout": "nt"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
 }
 
 
@@ -104,10 +138,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=160, help="of the problems")
     earlier_defaults.add_options(parser)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND", default=list(KINDS), help="all by default")
+    parser.add_argument("--suites", nargs="+", metavar="SUITE", help="problems of these, in place of drawn ones")
     parser.add_argument("--best", type=int, default=3, help="configs of each kernel, by its estimates")
     parser.add_argument("--gpu", type=int, default=0)
     args = parser.parse_args()
-    problems = {problem: kind for problem, kind in drawn(args.seed).items() if kind in args.kinds}
+    if args.suites:
+        problems = listed(args.suites)
+    else:
+        problems = {problem: kind for problem, kind in drawn(args.seed).items() if kind in args.kinds}
     if args.list:
         earlier_defaults.write(args.list, problems)
         return
@@ -134,6 +172,11 @@ def drawn(seed: int) -> dict[Problem, str]:
         for offset, (name, kind) in enumerate(KINDS.items())
         for shape in kind.shapes(seed + offset)
     }
+
+
+def listed(suites: list[str]) -> dict[Problem, str]:
+    """The problems of suites, each with its group."""
+    return {one.problem: ", ".join(one.groups) or name for name in suites for one in suite.entries(name)}
 
 
 def candidates(problem: Problem, device: Device, before: list[Config], best: int) -> list[Config]:

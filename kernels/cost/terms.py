@@ -20,6 +20,9 @@ _SPECIALIZED_STEP_CYCLES = 85.0
 """Barriers and branches of one step where a warp of its own loads; fitted."""
 _TILE_CYCLES = {True: 3750.0, False: 3300.0}
 """First loads and last stores of a tile, with and without descriptors; fitted."""
+_ONE_STEP_CYCLES, _ONE_STEP_STORED = 2600.0, 0.6
+"""First loads, the only ones, multiply-adds and last stores of a tile without descriptors where one step takes all of
+K, and the share of its store that nothing hides; fitted on the draws of benchmarks/results/edges-h200.json."""
 _IN_TURNS = 1.25
 """How many times as long multiply-adds take where loads and they take turns; fitted."""
 _SHARPNESS = 5
@@ -112,6 +115,8 @@ def terms_of(
     ramp = (1 if persistent else turns) * (_CLUSTER_CYCLES if in_cluster else _TILE_CYCLES[by_tma])
     waits, barriers = _waits(tile, stages, steps)
     alone = _alone(tile, stages, waits + barriers) + added_cycles
+    if steps == stages == 1 and not (by_tma or in_cluster or tile.loop.simt):
+        ramp, store, alone = turns * _ONE_STEP_CYCLES, store * _ONE_STEP_STORED, 0.0
     loop = steps * (rounds * max(alone, resident * tile.busy) + (max(alone, rest * tile.busy) if rest else 0.0))
     once, left = tile.once_bytes, _LATE if late else 1.0
     wave = min(tile.sm_count * resident, programs) / splits / products

@@ -26,6 +26,8 @@ _MEMORY_SHARE = 0.9375
 _LOAD_CYCLES = 4.0
 """Cycles of a multiprocessor for each load of a warp. They decide where operands pass through registers element by
 element; fitted on the default configs of `pointer`."""
+_SHORT_LOAD = 1.75
+"""How many times as long as one of 16 bytes a shorter load takes, as unaligned operands have them; fitted."""
 _OVERLAP = 0.5
 """The share that is not hidden of the shorter of loads and multiply-adds; fitted."""
 CACHED_SHARE = 0.795
@@ -78,9 +80,13 @@ class Sides(NamedTuple):
         return self.columns + self.rest
 
     def loads(self, problem: Problem) -> float:
-        """Loads of one step along K, by pointers and of 16 bytes at most."""
-        a_vector, b_vector = tile_resources.vectors(problem)
-        return self.length * (self.rows / a_vector + self.width / b_vector)
+        """Loads of one step along K, by pointers and of 16 bytes at most; shorter ones count `_SHORT_LOAD` times."""
+        vectors = tile_resources.vectors(problem)
+        sides = (self.rows, problem.m, problem.a_dtype), (self.width, problem.n, problem.b_dtype)
+        return self.length * sum(
+            side / vector if vector * dtype.ITEMSIZE[name] == 16 else _SHORT_LOAD * min(side, extent) / vector
+            for vector, (side, extent, name) in zip(vectors, sides, strict=True)
+        )
 
 
 class Loop(NamedTuple):

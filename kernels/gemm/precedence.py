@@ -27,10 +27,19 @@ trials that the calibration was fitted on.
 """
 _LONG_K = 4096
 _FEW_ROWS = 16
-_FEW_COLUMNS = 16
+_LARGE = 511
+"""Rows and columns beyond which a copy is assumed to pay where nobody compared the estimates."""
+_SPLIT_K = 512
+"""K from which sums of unaligned operands are split; of shorter ones `split_k` knows no split."""
 _FEW_PLAIN_ROWS = 8
-_LARGE = 512
-"""The size from which copies are assumed to cost less than loads of single elements, until tuning decides."""
+_NARROW = 64
+"""Columns of B up to which tiles of 128 columns, and what counts them, say nothing."""
+_NARROWER, _SPLIT_ROWS = 32, 640
+"""With so few columns `any_height_split`, whose tiles have 64, is left out beyond so many rows of A."""
+_HALF_A_STAGE = 32
+"""K of 16-bit operands from which the kernels in Gluon serve."""
+_ONE_STEP, _FEW_STEPS = 64, 256
+"""K up to which `pointer` is compared with the others: of any output, and of a narrow one."""
 
 
 def _two_rows(problem: Problem, device: Device) -> bool:
@@ -148,17 +157,60 @@ def _many_rows(problem: Problem, device: Device) -> bool:
 
 
 def one_wave(problem: Problem, device: Device) -> bool:
-    """Match more than 256 rows of 16-bit operands whose tiles of 128x128 all run at once.
+    """Match more than 256 rows of 16-bit operands whose tiles of 128x128 all run at once, or that have few columns.
 
     Source: benchmarks/results/calibration.json, "without tma and split_k"; of `any_height_split` few-tiles-h200.json.
     """
-    known = _specialized_rows(problem, device) and calibration.applies(problem, device)
-    return known and dtype.ITEMSIZE[problem.a_dtype] == 2 and _tiles(problem) <= device.sm_count
+    if not _many_rows_of_16_bits(problem, device):
+        return False
+    at_once = calibration.applies(problem, device) and _tiles(problem) <= device.sm_count
+    return at_once or problem.n <= _NARROW
+
+
+def _many_rows_of_16_bits(problem: Problem, device: Device) -> bool:
+    return _aligned_16_bits(problem, device) and _specialized_rows(problem, device)
+
+
+def _aligned_16_bits(problem: Problem, device: Device) -> bool:
+    wide = dtype.ITEMSIZE[problem.a_dtype] == 2
+    return wide and problem.aligned and device.arch == calibration.MEASURED_ON
 
 
 def half_a_wave(problem: Problem, device: Device) -> bool:
-    """Match those that leave half of the device idle."""
-    return one_wave(problem, device) and 2 * _tiles(problem) <= device.sm_count
+    """Match those that leave half of the device idle, or whose outputs are narrow."""
+    return one_wave(problem, device) and (2 * _tiles(problem) <= device.sm_count or problem.n <= _NARROW)
+
+
+def _split_in_clusters(problem: Problem, device: Device) -> bool:
+    """Match the same, but for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long."""
+    many = problem.m > _SPLIT_ROWS and problem.n <= _NARROWER
+    return one_wave(problem, device) and not many
+
+
+def _few_steps(problem: Problem, device: Device) -> bool:
+    """Match many rows whose K is so short that what a program does before its first load counts.
+
+    Source: benchmarks/results/edges-h200.json.
+    """
+    return _many_rows_of_16_bits(problem, device) and _short(problem)
+
+
+def _few_steps_of_few_rows(problem: Problem, device: Device) -> bool:
+    few = _few_rows_of_16_bits(problem, device) and _aligned_16_bits(problem, device)
+    return few and _short(problem)
+
+
+def _short(problem: Problem) -> bool:
+    return problem.k <= (_FEW_STEPS if problem.n <= _NARROW else _ONE_STEP)
+
+
+def _shorter_than_a_stage(problem: Problem, device: Device) -> bool:
+    """Match 16-bit operands of which one step of `pointer` takes all of K, and more than half a stage would be empty.
+
+    Source: benchmarks/results/edges-h200.json, where `persistent_tma` took up to 5 times as long.
+    """
+    short = dtype.ITEMSIZE[problem.a_dtype] == 2 and problem.k < _HALF_A_STAGE
+    return short and not device.is_interpreter
 
 
 def _tiles(problem: Problem) -> int:
@@ -200,22 +252,32 @@ def _second_tiles(problem: Problem, device: Device) -> bool:
     return _tiles(problem) > device.sm_count and not device.is_interpreter
 
 
-def _few_unaligned_columns(problem: Problem, device: Device) -> bool:
-    """Match up to 16 rows of an A that alone is unaligned, stored transposed.
+def _unaligned(problem: Problem, device: Device) -> bool:
+    """Match what TMA cannot read: estimates tell whether loads of single elements or copies take longer.
 
-    A tile of 16 rows and 128 columns takes no more loads of single elements of A than loads of 16 bytes of B, and a
-    copy of A takes longer: on an H200 fp16 tn at 6 rows took 1.2 to 1.9 times as long with one.
+    Source: benchmarks/results/edges-h200.json, edges-again-h200.json, of bfloat16 and TF32.
     """
-    few = problem.m <= _FEW_COLUMNS and problem.layout[0] == "t" and not problem.aligned
-    return few and not device.is_interpreter and copied_operands(problem, "none") == "a"
+    compared = tile_resources.uses_tensor_cores(problem) and problem.precision != "tf32x3"
+    return compared and not (problem.aligned or device.is_interpreter)
 
 
-def _large_unaligned(problem: Problem, device: Device) -> bool:
-    """Match large unaligned problems, whose loads of single elements take longer than a copy."""
-    if problem.aligned or device.is_interpreter or _few_unaligned_columns(problem, device):
+def _unaligned_long_sums(problem: Problem, device: Device) -> bool:
+    return _unaligned(problem, device) and problem.k >= _SPLIT_K and problem.m > _FEW_ROWS
+
+
+def _copied(problem: Problem, device: Device) -> bool:
+    """Match the same where a copy may pay: not of few rows of A or columns of B, whose loads of elements are few.
+
+    Of an A that alone is unaligned they are only fewer than what a copy takes up to 16 rows: on an H200 fp16 tn at 6
+    rows took 1.2 to 1.9 times as long with one. `k_major` copies what `_by_all_loads` matches.
+    """
+    if problem.aligned or device.is_interpreter or _by_all_loads(problem, device):
         return False
-    kept = problem.shape if copied_operands(problem, "none") != "a" else (problem.n, problem.k)
-    return min(kept) >= _LARGE
+    copied = copied_operands(problem, "none")
+    if copied == "a" and problem.n > _NARROW:
+        return problem.m > _FEW_ROWS
+    most = _LARGE if problem.precision == "tf32x3" else _NARROW
+    return copied == "none" or min(problem.shape[:2]) > most
 
 
 TABLE = (
@@ -224,11 +286,13 @@ TABLE = (
     Line(5, "warp_specialized", _specialized_rows),
     Line(5, "any_width", _filled_by_any_width),
     Line(5, "any_height", _filled_by_any_height),
-    Line(5, "any_height_split", one_wave),
+    Line(5, "any_height_split", _split_in_clusters),
     Line(5, "any_height_ping_pong", _many_rows),
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
     Line(5, "split_k", half_a_wave),
+    Line(5, "pointer", _few_steps),
+    Line(5, "pointer", _shorter_than_a_stage),
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
     Line(4, "warp_specialized", _few_rows_compared),
@@ -246,13 +310,16 @@ TABLE = (
     Line(4, "tma", _by_all_loads),
     Line(4, "persistent_tma", _by_all_loads),
     Line(4, "k_major", _by_all_loads),
+    Line(4, "pointer", _few_steps_of_few_rows),
+    Line(4, "pointer", _unaligned),
+    Line(4, "split_k", _unaligned_long_sums),
+    Line(4, "swap_ab", _unaligned),
+    Line(4, "padded", _copied),
     Line(4, "simt", _without_tensor_cores),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),
     Line(2, "persistent_tma", _second_tiles),
     Line(1, "tma", on_hardware),
-    Line(1, "padded", _large_unaligned),
-    Line(1, "swap_ab", _few_unaligned_columns),
     Line(0, "tma", always),
     Line(0, "pointer", always),
     Line(0, "block_scaled", always),

@@ -186,12 +186,20 @@ def padding(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_N is {block_n}, {columns} covers N" if block_n > columns else None
 
 
-@rule("beyond K", "the shape itself", reads=("BLOCK_SIZE_K",))
-def beyond_k(config: Config, problem: Problem, device: Device) -> str | None:
-    shortest = _SMALLEST_INTERPRETED if device.is_interpreter else tile_resources.shortest_k(problem)
-    covering = tile_resources.next_power_of_two(max(shortest, problem.k))
-    block_k = config.integer("BLOCK_SIZE_K")
-    return f"BLOCK_SIZE_K is {block_k}, {covering} covers K" if block_k > covering else None
+def beyond_k_from(shortest: Callable[[Problem], int]) -> Rule:
+    """The rule that no step along K is longer than what covers K; `shortest`: the kernel's least, always allowed."""
+
+    @rule("beyond K", "the shape itself", reads=("BLOCK_SIZE_K",))
+    def longer(config: Config, problem: Problem, device: Device) -> str | None:
+        least = _SMALLEST_INTERPRETED if device.is_interpreter else shortest(problem)
+        covering = tile_resources.next_power_of_two(max(least, problem.k))
+        block_k = config.integer("BLOCK_SIZE_K")
+        return f"BLOCK_SIZE_K is {block_k}, {covering} covers K" if block_k > covering else None
+
+    return longer
+
+
+beyond_k = beyond_k_from(tile_resources.shortest_k)
 
 
 @rule(

@@ -63,14 +63,18 @@ def test_how_far_apart_rows_lie(matrix, bytes_):
     ("problem", "first"),
     [
         (Problem(1023, 2047, 4093, **ODD), True),
-        (Problem(100, 2047, 4093, **ODD), False),
+        (Problem(100, 2047, 4093, **ODD), True),
+        (Problem(60, 2047, 4093, **ODD), False),  # so few rows that loads of their elements take less than a copy of B
+        (Problem(8192, 1024, 479, **ODD), True),
+        (Problem(8192, 1024, 29, **ODD), False),
+        (Problem(32, 50257, 768, **ODD), True),  # the output alone is unaligned: nothing is copied
         (Problem(100, 2047, 4093, **ODD, b_padded=True), True),
         (Problem(3000, 3000, 3000, **ODD), False),
         (Problem(6, 3072, 8192, dtype="fp16", layout="tn"), False),
         (Problem(50, 3072, 8192, dtype="fp16", layout="tn"), True),
     ],
 )
-def test_it_is_the_default_of_large_unaligned_problems_only(problem, first):
+def test_it_is_the_default_where_copies_take_less_than_loads_of_single_elements(problem, first):
     kernels = [spec.name for spec in serving(problem, H200)]
     assert "padded" in kernels
     assert (kernels[0] == "padded") == first

@@ -50,6 +50,80 @@ def test_kernels_that_load_through_pointers_come_first_on_the_interpreter(op, fi
     assert registry.serving(problem, INTERPRETER)[0].name in (first, "block_scaled")
 
 
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn"])
+@pytest.mark.parametrize("m", [72, 4096])
+@pytest.mark.parametrize("k", [8, 16, 24])
+def test_pointer_takes_all_of_a_short_k_in_one_step_of_four_warps(m, k, layout):
+    config = registry.default_config(Problem(m, 4096, k, dtype="bf16", layout=layout), H200)
+    assert (config.kernel, config["num_stages"]) == ("pointer", 1)
+    assert config["BLOCK_SIZE_K"] >= k
+    assert config["num_warps"] <= 4
+    assert config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") <= 128 * 128
+
+
+@pytest.mark.parametrize(
+    ("problem", "sums", "warps"),
+    [
+        (Problem(1078, 6118, 17, dtype="bf16", layout="nt"), 64 * 128, 4),
+        (Problem(8192, 1024, 13, dtype="bf16", layout="nt"), 128 * 128, 4),
+        (Problem(16000, 2000, 31, dtype="fp32", layout="nt", precision="tf32"), 128 * 256, 8),
+    ],
+    ids=str,
+)
+def test_a_step_of_many_loads_of_single_elements_has_a_smaller_tile(problem, sums, warps):
+    config = registry.default_config(problem, H200)
+    assert config.kernel == "pointer"
+    assert config.integer("BLOCK_SIZE_M") * config.integer("BLOCK_SIZE_N") <= sums
+    assert config.integer("num_warps") <= warps
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "kernel"),
+    [
+        ((25400, 16, 1216), "nt", "tma"),  # more tiles of 128x128 than multiprocessors, a sixth of each has columns
+        ((2048, 16, 4096), "nt", "split_k"),
+        ((408, 32, 2840), "nt", "any_height_split"),  # odd rows, too
+        ((18072, 8, 136), "nn", "pointer"),
+        ((4096, 128, 512), "nn", "warp_specialized"),  # no narrow output
+    ],
+)
+def test_narrow_outputs_are_computed_by_kernels_with_narrow_tiles(shape, layout, kernel):
+    config = registry.default_config(Problem(*shape, dtype="bf16", layout=layout), H200)
+    assert config.kernel == kernel
+    assert shape[1] > 64 or config.integer("BLOCK_SIZE_N") <= 64
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel"),
+    [
+        (Problem(121, 102, 7196, dtype="bf16", layout="nt"), "swap_ab"),
+        (Problem(869, 2, 4448, dtype="bf16", layout="tn"), "split_k"),
+        (Problem(186, 1, 2405, dtype="bf16", layout="nt"), "split_k"),  # A alone is unaligned, but all there is
+        (Problem(8192, 1024, 479, dtype="fp32", layout="nt", precision="tf32"), "padded"),
+        (Problem(2027, 507, 10, dtype="bf16", layout="nt"), "pointer"),
+        (Problem(1742, 12, 311, dtype="bf16", layout="nt"), "pointer"),  # too short for a sum to be split
+        (Problem(300, 302, 3618, dtype="fp32", layout="nt"), "simt"),  # without tensor cores
+        (Problem(300, 300, 301, dtype="fp32", layout="nt", precision="tf32x3"), "pointer"),  # nobody compared these
+        (Problem(600, 600, 601, dtype="fp32", layout="nt", precision="tf32x3"), "padded"),
+    ],
+    ids=str,
+)
+def test_of_unaligned_operands_the_least_estimate_decides(problem, kernel):
+    assert registry.default_config(problem, H200).kernel == kernel
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx942"])
+@pytest.mark.parametrize("shape", [(72, 4096, 8), (4096, 4096, 16), (30000, 24, 512), (8, 4096, 16), (30000, 8, 40)])
+def test_no_kernel_that_serves_a_short_k_or_a_narrow_output_has_nothing_to_try(shape, arch):
+    for operands in ({"dtype": "bf16"}, {"dtype": "fp32", "precision": "tf32"}):
+        problem = Problem(*shape, layout="nt", **operands)
+        sizes = {
+            spec.name: len(spec.space(problem, KNOWN[arch]).configs())
+            for spec in registry.serving(problem, KNOWN[arch])
+        }
+        assert all(sizes.values()), f"{problem}: {sizes}"
+
+
 @pytest.mark.usefixtures("no_tables")
 @pytest.mark.parametrize("m", [1023])
 def test_a_row_whose_inner_kernel_is_gone_is_passed_over(make_row, make_table, tmp_path, m):

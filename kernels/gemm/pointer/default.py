@@ -18,6 +18,8 @@ from tuner.problem import Problem, dtype
 _SAME = 0.02
 """Estimates that differ by less, in log time, are equal: without it tiles of a few sums win by a hair, with more worse
 ones do (on recorded landscapes)."""
+_MOST_LOADS_OF_ONE_STEP = 4096
+"""32 for each thread of four warps."""
 _SHORT = 16
 """BLOCK_SIZE_K of float32 beside which a thread has registers for 128 sums."""
 
@@ -33,7 +35,8 @@ def default_config(problem: Problem, device: Device) -> Config:
     """The candidate with the least estimated time that the search space would try.
 
     Ties go to the larger tile; of two as large to the wider, but to the taller for wgmma and tcgen05 with B stored
-    [N, K]. That is measured, not understood: on an H200 256x128 was the faster there, with bfloat16.
+    [N, K] and more than one step along K. That is measured, not understood: on an H200 256x128 was the faster there,
+    with bfloat16.
     """
     if device.is_interpreter:
         return _config(_interpreted(problem), problem, device)
@@ -41,7 +44,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     def rank(one: _Candidate) -> tuple[int, int, int, int]:
         tile, sides = tile_of(one.sides, Loop(by_tma=False), problem, device), one.sides
         us = terms_of(tile, 1, one.stages, group=_group(sides, problem, device)).us
-        tall = tile.asynchronous and problem.layout[1] == "t"
+        tall = tile.asynchronous and problem.layout[1] == "t" and tile.steps > 1
         oblong = sides.rows if tall else sides.columns
         return round(math.log(us) / _SAME), -sides.rows * sides.columns, -oblong, sides.length
 
@@ -83,8 +86,12 @@ def _tiles(problem: Problem, device: Device) -> Iterator[tuple[int, int, int, in
     rows, columns = (
         [block for block in (16, 32, 64, 128, 256) if block < 2 * max(16, extent)] for extent in (problem.m, problem.n)
     )
+    a_vector, b_vector = tile_resources.vectors(problem)
+    in_one_step = device.features.wgmma and tile_resources.uses_tensor_cores(problem)
     for m, n, k in itertools.product(rows, columns, _lengths(problem)):
-        for warps in _warps(m * n, problem, device) if m * n <= 128 * 256 else ():
+        loads = k * (m / a_vector + n / b_vector)
+        most, most_warps = _most_of_one_step(loads, problem) if k >= problem.k and in_one_step else (128 * 256, 8)
+        for warps in _warps(m * n, problem, device, most=most_warps) if m * n <= most else ():
             # Twice as many sums fit beside operands in shared memory, on CDNA, and of eight warps beside short rows
             # that no tensor core multiplies; else 128x256x64 spilled (sm_80, sm_90), and fewer warps took longer.
             short = k <= _SHORT and warps == 8 and not tile_resources.uses_tensor_cores(problem)
@@ -93,15 +100,27 @@ def _tiles(problem: Problem, device: Device) -> Iterator[tuple[int, int, int, in
                 yield m, n, k, warps
 
 
-def _warps(sums: int, problem: Problem, device: Device) -> tuple[int, ...]:
-    """Warps of a tile: for 64 sums a thread, 8 at least, and four warps wherever they have work.
+def _most_of_one_step(loads: float, problem: Problem) -> tuple[int, int]:
+    """The most sums and warps of a tile whose one step takes all of K.
+
+    Only its stores take long, and twice as many programs of four warps as of eight reside: they took 0.82 to 0.96 of
+    the time on an H200, but for one of six pairs. With more loads of single elements than a thread has registers for,
+    128x128 took 2.2 times as long so (benchmarks/results/edges-h200.json, 1078x6118x17), and half of it 0.8 times.
+    """
+    if loads <= _MOST_LOADS_OF_ONE_STEP:
+        return 128 * 128, 4
+    return (64 * 128, 4) if tile_resources.asynchronous_copies(problem) < 2 else (128 * 256, 8)
+
+
+def _warps(sums: int, problem: Problem, device: Device, *, most: int) -> tuple[int, ...]:
+    """Warps of a tile: for 64 sums a thread, 8 at least, and four warps wherever they have work; `most` at most.
 
     Without tensor cores, and with B stored [N, K], fewer are often faster: a warp takes its operands from shared memory
     element by element (decision 160).
     """
     if device.vendor == "nvidia" and not tile_resources.uses_tensor_cores(problem) and problem.layout[1] == "t":
         return tuple(warps for warps in (1, 2, 4, 8) if sums >= 8 * device.warp_size * warps)
-    return (min(8, max(1, min(4, sums // 256), sums // (64 * device.warp_size))),)
+    return (min(most, max(1, min(4, sums // 256), sums // (64 * device.warp_size))),)
 
 
 def _depth(most: int) -> int:

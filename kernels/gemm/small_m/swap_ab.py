@@ -31,6 +31,8 @@ NAME = "swap_ab"
 VERSION = 2
 _OPTIONS = (refinements.WAVES_PER_EU, refinements.PDL_TRIGGER, refinements.PREFETCH_KIB)
 _MOST_ROWS = 256
+_SHORTEST = 32
+"""The least BLOCK_SIZE_K."""
 _ROWS = (16, 32, 64, 128)
 """Rows of A in a default's tile, but of what Hopper's wgmma does not take as it is stored: of that 8 as well (decision
 160). Before Triton 3.9, fewer rows are multiplied without wgmma and tcgen05."""
@@ -59,6 +61,8 @@ def supports(problem: Problem, device: Device) -> str | None:
         return reason
     if problem.m > _MOST_ROWS:
         return f"M is {problem.m}: beyond {_MOST_ROWS} rows of A fill the tensor cores themselves"
+    if problem.k <= _SHORTEST // 2 and not device.is_interpreter:
+        return f"K is {problem.k}: a step along K has {_SHORTEST} elements, half of them would be padding"
     return None if problem.n >= 64 else f"N is {problem.n}: a tile has 64 columns"
 
 
@@ -80,7 +84,7 @@ def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:
         "BLOCK_SIZE_M": (8, *_ROWS) if problem.m <= 8 and not problem.invariant else _ROWS,
         "BLOCK_SIZE_N": (64, 128, 256),
         "num_warps": (4, 8),
-        "BLOCK_SIZE_K": (32, 64, 128, 256, 512),
+        "BLOCK_SIZE_K": (_SHORTEST, 64, 128, 256, 512),
         "LOADS": ways,
         "SPLIT_K": (sums.family_parts(problem),),
         "num_stages": (1,),

@@ -53,8 +53,12 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if reason := tma_space.supports_tiles(problem, device):
         return reason
+    if device.is_interpreter:
+        return None
+    if problem.n <= 32:
+        return f"N is {problem.n}: a tile has 64 columns, more than half of them would be padding"
     smallest = -(-problem.m // 64) * -(-problem.n // 64)
-    if smallest <= device.sm_count and not device.is_interpreter:
+    if smallest <= device.sm_count:
         return f"{smallest} tiles of 64x64 for {device.sm_count} multiprocessors: no program would take a second"
     return None
 

@@ -14,6 +14,8 @@ from tuner.problem import Problem, dtype
 
 NAME = "tma"
 DEEPEST = 12
+_SHORTEST = 32
+"""The least BLOCK_SIZE_K. Beyond the end of K TMA loads zeros, which take no device memory."""
 _BARRIER_BYTES = 8
 _ALIGNMENT = 16
 """Alignment of an array of barriers in shared memory, bytes."""
@@ -60,7 +62,7 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
     return {
         "BLOCK_SIZE_M": (64, 128, 256),
         "BLOCK_SIZE_N": (16, 32, 64, 128, 256),
-        "BLOCK_SIZE_K": (32, 64, 128, 256),
+        "BLOCK_SIZE_K": (_SHORTEST, 64, 128, 256),
         "GROUP_SIZE_M": tile_rules.GROUPS,
         "num_stages": (1,),
         "num_warps": (4, 8),
@@ -212,7 +214,9 @@ TILE_RULES = (
     tile_rules.dot_size,
     tile_rules.registers,
     tile_rules.idle_warps,
-    *tile_rules.EXTENTS,
+    tile_rules.padding,
+    tile_rules.beyond_k_from(lambda _: _SHORTEST),
+    tile_rules.short_rows,
     tile_rules.waves,
     tile_rules.oblong,
     tile_rules.group,
