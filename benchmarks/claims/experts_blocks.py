@@ -24,11 +24,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import model_play
 from commands import tuner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
+import turns
 
 MODELS = {
     "qwen3-30b": ("qwen3_moe", "Qwen3Moe", {"moe_intermediate_size": 768, "num_experts": 128}, 2048, 768, 128, 8),
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="qwen3-30b,mixtral-8x7b,olmoe-7b,qwen2-57b")
-    parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 1024, 4096])
+    parser.add_argument("--tokens", type=turns.numbers, default=[1, 8, 32, 128, 1024, 4096])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
@@ -138,9 +138,9 @@ def paired(ways: dict[str, Any], given: tuple[Any, ...], options: argparse.Names
     """Both ways in turns: as captured graphs, or under the interpreter as they are."""
     steps = [lambda way=way: way(*given) for way in ways.values()]
     if options.rehearse:
-        return model_play.paired(*steps, model_play.host_seconds, options.rounds)
-    graphs = [model_play.captured(step) for step in steps]
-    return model_play.paired(*graphs, model_play.device_seconds, options.rounds)
+        return turns.paired(*steps, turns.host_seconds, options.rounds)
+    graphs = [turns.captured(step) for step in steps]
+    return turns.paired(*graphs, turns.device_seconds, options.rounds)
 
 
 def block_of(name: str) -> Any:
@@ -168,12 +168,12 @@ def host_us(way: Any, x: Any, given: Any, *, fresh: bool = False, calls: int = 2
     found, seen = [], []
     for _ in range(rounds):
         seen += [x.clone() if fresh else x for _ in range(calls)]
-        model_play.wait()
+        turns.wait()
         begun = time.perf_counter()
         for each in seen[-calls:]:
             way(each, *given)
         found.append((time.perf_counter() - begun) / calls * 1e6)
-    model_play.wait()
+    turns.wait()
     return round(statistics.median(found), 1)
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import experts_blocks
-import model_play
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
+import turns
 
 MODELS = {
     "llama-3-8b": ("llama", "Llama", 4096, 14336),
@@ -44,8 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default=",".join(name for name in MODELS if name != "tiny"))
-    parser.add_argument("--tokens", type=model_play.numbers, default=[1, 8, 32, 128, 512, 1024, 4096])
-    parser.add_argument("--compiled", type=model_play.numbers, default=[1, 32])
+    parser.add_argument("--tokens", type=turns.numbers, default=[1, 8, 32, 128, 512, 1024, 4096])
+    parser.add_argument("--compiled", type=turns.numbers, default=[1, 32])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
@@ -68,7 +68,7 @@ def played(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from tuner.models import accelerate
 
     plain = blocks_of(name)
-    layers, ours = (model_play.shared_copy(plain) for _ in range(2))
+    layers, ours = (turns.shared_copy(plain) for _ in range(2))
     backend = "tuner" if options.rehearse else "auto"
     said = {
         "layers": str(accelerate(layers, only="*_proj", backend=backend)),

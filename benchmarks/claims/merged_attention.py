@@ -26,6 +26,7 @@ import model_play
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 import torch
+import turns
 
 PARTS = {
     "attention": ("three launches", "one launch", "three over one"),
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--tables", help="the folder of model_play.py")
     parser.add_argument("--model", default="llama-8b")
     parser.add_argument("--part", choices=PARTS, default="attention")
-    parser.add_argument("--batches", type=model_play.numbers, default=[1, 2])
+    parser.add_argument("--batches", type=turns.numbers, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rehearse", action="store_true", help="a tiny model under the interpreter, not compiled")
     args = parser.parse_args()
@@ -53,7 +54,7 @@ def main() -> None:
         rehearse=args.rehearse,
     )
     plain, whole, done = model_play.models(options)
-    apart = model_play.shared_copy(whole)
+    apart = turns.shared_copy(whole)
     print(done)
     restored = give_back(apart, args.part)
     assert restored > 0, done
@@ -63,15 +64,15 @@ def main() -> None:
         for batch in args.batches:
             ids = torch.ones((batch, 1), dtype=torch.long, device=next(plain.parameters()).device)
             for way in WAYS[:1] if args.rehearse else WAYS:
-                clock = model_play.host_seconds if way == "from Python" else model_play.device_seconds
+                clock = turns.host_seconds if way == "from Python" else turns.device_seconds
                 theirs, slower, faster = (step_of(model, ids, way) for model in (plain, apart, whole))
                 exact = theirs().float()
                 of_step = found[f"{way}, batch {batch}"] = {
-                    name: model_play.paired(theirs, step, clock, args.rounds)
+                    name: turns.paired(theirs, step, clock, args.rounds)
                     | {"difference": float(((step().float() - exact).norm() / exact.norm()).item())}
                     for name, step in ((without, slower), (with_it, faster))
                 }
-                pair = model_play.paired(slower, faster, clock, args.rounds)
+                pair = turns.paired(slower, faster, clock, args.rounds)
                 of_step[over] = {
                     f"{without.split()[0]}_ms": pair["torch_ms"],
                     f"{with_it.split()[0]}_ms": pair["tuner_ms"],
@@ -99,7 +100,7 @@ def step_of(model: Any, ids: torch.Tensor, way: str) -> Callable[[], Any]:
     torch._dynamo.reset()
     called = torch.compile(model, dynamic=False) if way.startswith("compiled") else model
     step()
-    return step if way == "from Python" else model_play.captured(step)
+    return step if way == "from Python" else turns.captured(step)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from commands import environment, tuner, where_time_went
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
+import turns
 
 LLAMA = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
 LLAMA |= {"rms_norm_eps": 1e-5}
@@ -64,13 +65,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PARTS = ("tune", "play", "compiled", "first", "batches")
 OTHER_PARTS = ("import",)
-SAMPLE_S = 0.03
-"""How long one sample of a round takes, so that the clock's own steps do not count."""
 FULL_SPEED = 1.3
 """By how much longer than the shortest a loop may take on a host at full speed."""
 MOST_SEQUENCES = 128
 GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
-Step = Callable[[], Any]
 Starts = dict[str, list[dict[str, Any]]]
 """What each start found, by its kind."""
 
@@ -167,7 +165,7 @@ def models(options: argparse.Namespace) -> tuple[Any, Any, Any]:
     from tuner.models import accelerate
 
     plain = plain_model(options)
-    ours = shared_copy(plain)
+    ours = turns.shared_copy(plain)
     return plain, ours, accelerate(ours, backend=options.backend)
 
 
@@ -193,12 +191,6 @@ def plain_model(options: argparse.Namespace) -> Any:
     return model.to("cpu" if options.rehearse else "cuda").eval().requires_grad_(False)
 
 
-def shared_copy(model: Any) -> Any:
-    """A model of the same weights: torch's side and ours read the same memory."""
-    kept = {id(each): each for each in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, kept)
-
-
 def sizes(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """The steps: a name, the number of sequences and of tokens in each."""
     for batch in options.batches:
@@ -207,86 +199,13 @@ def sizes(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
         yield f"prefill {length}", 1, length
 
 
-def step_of(model: Any, batch: int, length: int) -> Step:
+def step_of(model: Any, batch: int, length: int) -> turns.Step:
     import torch
 
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(batch * length)
     ids = torch.randint(model.config.vocab_size, (batch, length), device=device, generator=generator)
     return lambda: model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
-
-
-def wait() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def host_seconds(step: Step, count: int) -> float:
-    """Seconds a step, until the last one's result is there."""
-    wait()
-    begun = time.perf_counter()
-    for _ in range(count):
-        step()
-    wait()
-    return (time.perf_counter() - begun) / count
-
-
-def device_seconds(step: Step, count: int) -> float:
-    """Seconds a step on the device."""
-    import torch
-
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    wait()
-    begin.record()
-    for _ in range(count):
-        step()
-    end.record()
-    wait()
-    return begin.elapsed_time(end) / 1000 / count
-
-
-def paired(theirs: Step, ours: Step, clock: Callable[[Step, int], float], rounds: int) -> dict[str, Any]:
-    """Time both in turns, and torch's time over ours in each round."""
-    steps = {"torch": theirs, "tuner": ours}
-    for step in steps.values():
-        clock(step, 2)
-    count = max(1, min(200, int(SAMPLE_S / max(clock(theirs, 2), 1e-6))))
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name in random.sample(list(steps), 2):
-            seconds[name].append(clock(steps[name], count))
-    ratios = sorted(a / b for a, b in zip(seconds["torch"], seconds["tuner"], strict=True))
-    return {
-        "torch_ms": round(statistics.median(seconds["torch"]) * 1e3, 4),
-        "tuner_ms": round(statistics.median(seconds["tuner"]) * 1e3, 4),
-        "torch_over_tuner": round(statistics.median(ratios), 4),
-        "least": round(ratios[0], 4),
-        "most": round(ratios[-1], 4),
-        "steps_a_sample": count,
-    }
-
-
-def captured(step: Step) -> Step:
-    """One step as a CUDA graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        result = step()
-
-    def replay(_read_by_the_graph: Step = step) -> Any:
-        graph.replay()
-        return result
-
-    return replay
 
 
 def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -298,10 +217,10 @@ def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
     with torch.inference_mode():
         for name, batch, length in sizes(options):
             theirs_step, our_step = step_of(plain, batch, length), step_of(ours, batch, length)
-            found["eager"][name] = paired(theirs_step, our_step, host_seconds, options.rounds)
+            found["eager"][name] = turns.paired(theirs_step, our_step, turns.host_seconds, options.rounds)
             if torch.cuda.is_available():
-                graphs = captured(theirs_step), captured(our_step)
-                found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
+                graphs = turns.captured(theirs_step), turns.captured(our_step)
+                found["captured"][name] = turns.paired(*graphs, turns.device_seconds, options.rounds)
                 del graphs
             keep(found)
         if (options.folder / "suite.csv").exists():
@@ -314,7 +233,7 @@ def play(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) ->
     return found
 
 
-def products(options: argparse.Namespace, theirs: Step, ours: Step) -> dict[str, Any]:
+def products(options: argparse.Namespace, theirs: turns.Step, ours: turns.Step) -> dict[str, Any]:
     """How many of the products that torch's profiler sees in a step run on ours, and are of a family of the suite."""
     from tuner import suite
 
@@ -328,7 +247,7 @@ def products(options: argparse.Namespace, theirs: Step, ours: Step) -> dict[str,
     }
 
 
-def seen(step: Step) -> list[tuple[int, ...]]:
+def seen(step: turns.Step) -> list[tuple[int, ...]]:
     """N and K of each product of torch's in a step."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -392,12 +311,12 @@ def compiled(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]
             theirs, ours = (step_of(model, batch, length) for model in pair)
             for whose, step in (("torch", theirs), ("tuner", ours)):
                 counters.clear()
-                found["compile_s"][f"{name}, {whose}"] = round(host_seconds(step, 1), 2)
+                found["compile_s"][f"{name}, {whose}"] = round(turns.host_seconds(step, 1), 2)
                 found["graph_breaks"][f"{name}, {whose}"] = sum(counters["graph_break"].values())
-            found["from Python"][name] = paired(theirs, ours, host_seconds, options.rounds)
+            found["from Python"][name] = turns.paired(theirs, ours, turns.host_seconds, options.rounds)
             if torch.cuda.is_available():
-                graphs = captured(theirs), captured(ours)
-                found["captured"][name] = paired(*graphs, device_seconds, options.rounds)
+                graphs = turns.captured(theirs), turns.captured(ours)
+                found["captured"][name] = turns.paired(*graphs, turns.device_seconds, options.rounds)
             keep(found)
     return found
 
@@ -415,7 +334,7 @@ def batches(options: argparse.Namespace, _keep: Callable[[dict[str, Any]], None]
             for name in random.Random(batch).sample(list(pair), 2):
                 step = step_of(pair[name], batch, 1)
                 for found in took[name]:
-                    found.append(1e3 * host_seconds(step, 1))
+                    found.append(1e3 * turns.host_seconds(step, 1))
     return {
         name: {
             which: {
@@ -483,7 +402,7 @@ def first_step(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
     model = plain_model(options)
     step = step_of(model, options.batches[0], 1)
-    wait()
+    turns.wait()
     if before := [each for each in sys.modules if each.partition(".")[0] == "tuner"]:
         sys.exit(f"{', '.join(before)} imported before the time begins")
     loop_s, ours = loop_seconds(), dict[str, Any]()
@@ -495,7 +414,7 @@ def first_step(options: argparse.Namespace, name: str) -> dict[str, Any]:
         ours["exchange_s"] = round(time.perf_counter() - begun, 4)
     with torch.inference_mode():
         step()
-    wait()
+    turns.wait()
     seconds = round(time.perf_counter() - begun, 4)
     if ours:
         ours["all_ready"] = "tuner.kernels.ops.by_kernels" not in sys.modules  # imported by a call that is not ready
@@ -544,10 +463,6 @@ def run_child(options: argparse.Namespace) -> None:
         keep({"play": play, "compiled": compiled, "batches": batches}[options.child](options, keep))
 
 
-def numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",") if each]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -557,9 +472,9 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="those to run now; others stay in --out as they are")
     parser.add_argument("--m", help="what `tuner model` is given; by default every size that is played")
     parser.add_argument("--time-budget", default="120s", help="of `tuner run`; torch serves what is left untuned")
-    parser.add_argument("--batches", type=numbers, default=[1, 8, 32, 128])
-    parser.add_argument("--prefills", type=numbers, default=[1024, 4096])
-    parser.add_argument("--compiled", type=numbers, default=[1, 32], help="batches that are compiled")
+    parser.add_argument("--batches", type=turns.numbers, default=[1, 8, 32, 128])
+    parser.add_argument("--prefills", type=turns.numbers, default=[1024, 4096])
+    parser.add_argument("--compiled", type=turns.numbers, default=[1, 32], help="batches that are compiled")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--starts", type=int, default=2, help="fresh processes of each kind")
