@@ -80,8 +80,13 @@ class Sides(NamedTuple):
         return self.columns + self.rest
 
     def loads(self, problem: Problem) -> float:
-        """Loads of one step along K, by pointers and of 16 bytes at most; shorter ones count `_SHORT_LOAD` times."""
+        """Loads of one step along K, by pointers and of 16 bytes at most.
+
+        For tensor cores shorter ones count `_SHORT_LOAD` times, but none beyond the last row or column.
+        """
         vectors = tile_resources.vectors(problem)
+        if not tile_resources.uses_tensor_cores(problem):
+            return self.length * (self.rows / vectors[0] + self.width / vectors[1])
         sides = (self.rows, problem.m, problem.a_dtype), (self.width, problem.n, problem.b_dtype)
         return self.length * sum(
             side / vector if vector * dtype.ITEMSIZE[name] == 16 else _SHORT_LOAD * min(side, extent) / vector

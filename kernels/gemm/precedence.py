@@ -27,8 +27,8 @@ trials that the calibration was fitted on.
 """
 _LONG_K = 4096
 _FEW_ROWS = 16
-_LARGE = 511
-"""Rows and columns beyond which a copy is assumed to pay where nobody compared the estimates."""
+_LARGE = 512
+"""The size from which a copy is assumed to pay where nobody compared the estimates: with `tf32x3`."""
 _SPLIT_K = 512
 """K from which sums of unaligned operands are split; of shorter ones `split_k` knows no split."""
 _FEW_PLAIN_ROWS = 8
@@ -164,7 +164,12 @@ def one_wave(problem: Problem, device: Device) -> bool:
     if not _many_rows_of_16_bits(problem, device):
         return False
     at_once = calibration.applies(problem, device) and _tiles(problem) <= device.sm_count
-    return at_once or problem.n <= _NARROW
+    return at_once or _has_few_columns(problem)
+
+
+def _has_few_columns(problem: Problem) -> bool:
+    """Whether tiles of 128 columns say nothing; of batch-invariant families `tma` may serve none of such."""
+    return problem.n <= _NARROW and not problem.invariant
 
 
 def _many_rows_of_16_bits(problem: Problem, device: Device) -> bool:
@@ -178,7 +183,7 @@ def _aligned_16_bits(problem: Problem, device: Device) -> bool:
 
 def half_a_wave(problem: Problem, device: Device) -> bool:
     """Match those that leave half of the device idle, or whose outputs are narrow."""
-    return one_wave(problem, device) and (2 * _tiles(problem) <= device.sm_count or problem.n <= _NARROW)
+    return one_wave(problem, device) and (2 * _tiles(problem) <= device.sm_count or _has_few_columns(problem))
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
@@ -262,7 +267,9 @@ def _unaligned(problem: Problem, device: Device) -> bool:
 
 
 def _unaligned_long_sums(problem: Problem, device: Device) -> bool:
-    return _unaligned(problem, device) and problem.k >= _SPLIT_K and problem.m > _FEW_ROWS
+    """Match sums long enough to be split, unless `swap_ab` splits those of few rows."""
+    others = problem.m > _FEW_ROWS or problem.n < _NARROW or _few_tiles(problem, device)
+    return _unaligned(problem, device) and problem.k >= _SPLIT_K and others
 
 
 def _copied(problem: Problem, device: Device) -> bool:
@@ -274,10 +281,11 @@ def _copied(problem: Problem, device: Device) -> bool:
     if problem.aligned or device.is_interpreter or _by_all_loads(problem, device):
         return False
     copied = copied_operands(problem, "none")
+    if problem.precision == "tf32x3":
+        return min(problem.shape if copied != "a" else (problem.n, problem.k)) >= _LARGE
     if copied == "a" and problem.n > _NARROW:
         return problem.m > _FEW_ROWS
-    most = _LARGE if problem.precision == "tf32x3" else _NARROW
-    return copied == "none" or min(problem.shape[:2]) > most
+    return copied == "none" or min(problem.shape[:2]) > _NARROW
 
 
 TABLE = (

@@ -105,10 +105,13 @@ def test_narrow_outputs_are_computed_by_kernels_with_narrow_tiles(shape, layout,
         (Problem(300, 302, 3618, dtype="fp32", layout="nt"), "simt"),  # without tensor cores
         (Problem(300, 300, 301, dtype="fp32", layout="nt", precision="tf32x3"), "pointer"),  # nobody compared these
         (Problem(600, 600, 601, dtype="fp32", layout="nt", precision="tf32x3"), "padded"),
+        (Problem(323, 1, 12, dtype="fp32", layout="nt", precision="tf32x3"), "pointer"),
+        (Problem(16, 50, 16381, dtype="bf16", layout="nt"), "split_k"),  # `swap_ab` has tiles of 64 columns
+        (Problem(27280, 48, 4048, dtype="fp16", layout="tt", invariant=True), "pointer"),
     ],
     ids=str,
 )
-def test_of_unaligned_operands_the_least_estimate_decides(problem, kernel):
+def test_of_unaligned_and_invariant_operands_the_least_estimate_decides(problem, kernel):
     assert registry.default_config(problem, H200).kernel == kernel
 
 
