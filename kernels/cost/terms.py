@@ -115,7 +115,9 @@ def terms_of(
     ramp = (1 if persistent else turns) * (_CLUSTER_CYCLES if in_cluster else _TILE_CYCLES[by_tma])
     waits, barriers = _waits(tile, stages, steps)
     alone = _alone(tile, stages, waits + barriers) + added_cycles
-    if tile.steps == stages == 1 and not (by_tma or in_cluster or tile.loop.simt or added_cycles):
+    if tile.steps == stages == 1 and not (
+        by_tma or in_cluster or tile.loop.simt or tile.loop.exchanged or added_cycles
+    ):
         ramp, store, alone = turns * _ONE_STEP_CYCLES, store * _ONE_STEP_STORED, 0.0
     loop = steps * (rounds * max(alone, resident * tile.busy) + (max(alone, rest * tile.busy) if rest else 0.0))
     once, left = tile.once_bytes, _LATE if late else 1.0
