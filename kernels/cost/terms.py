@@ -22,7 +22,8 @@ _TILE_CYCLES = {True: 3750.0, False: 3300.0}
 """First loads and last stores of a tile, with and without descriptors; fitted."""
 _ONE_STEP_CYCLES, _ONE_STEP_STORED = 2600.0, 0.6
 """First loads, the only ones, multiply-adds and last stores of a tile without descriptors where one step takes all of
-K, and the share of its store that nothing hides; fitted on the draws of benchmarks/results/edges-h200.json."""
+K, and the share of its store that nothing hides; fitted on a draw of `pointer`'s configs (docs/decisions.md, 174), and
+not for exchanged operands, whose estimates forests correct that were fitted without."""
 _IN_TURNS = 1.25
 """How many times as long multiply-adds take where loads and they take turns; fitted."""
 _SHARPNESS = 5

@@ -168,7 +168,7 @@ def one_wave(problem: Problem, device: Device) -> bool:
 
 
 def _has_few_columns(problem: Problem) -> bool:
-    """Whether tiles of 128 columns say nothing; of batch-invariant families `tma` may serve none of such."""
+    """Whether tiles of 128 columns say nothing; batch-invariant families are left out, as nobody compared those."""
     return problem.n <= _NARROW and not problem.invariant
 
 
@@ -201,8 +201,7 @@ def _few_steps(problem: Problem, device: Device) -> bool:
 
 
 def _few_steps_of_few_rows(problem: Problem, device: Device) -> bool:
-    few = _few_rows_of_16_bits(problem, device) and _aligned_16_bits(problem, device)
-    return few and _short(problem)
+    return problem.m <= _SWAPPED_ROWS and _aligned_16_bits(problem, device) and _short(problem)
 
 
 def _short(problem: Problem) -> bool:

@@ -104,9 +104,9 @@ def _most_of_one_step(loads: float, problem: Problem) -> tuple[int, int]:
     """The most sums and warps of a tile whose one step takes all of K.
 
     Only its stores take long, and twice as many programs of four warps as of eight reside: they took 0.82 to 0.96 of
-    the time on an H200, but for one of six pairs. With more loads of single elements than a thread has registers for,
-    128x128 took 2.2 times as long with four (benchmarks/results/edges-h200.json, 1078x6118x17), half such a tile 0.8
-    times as long (edges-again-h200.json, 5192x3815x19).
+    the time on an H200, but for one of six pairs (not kept). With more loads of single elements than a thread has
+    registers for, 128x128 took 2.2 times as long with four (benchmarks/results/edges-h200.json, 1078x6118x17), half
+    such a tile 0.8 times as long (edges-again-h200.json, 5192x3815x19).
     """
     if loads <= _MOST_LOADS_OF_ONE_STEP:
         return 128 * 128, 4
