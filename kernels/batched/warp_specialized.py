@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.batched import warp_specialized_jit
+from tuner.kernels.batched import along_k, along_k_jit, warp_specialized_jit
 from tuner.kernels.batched.operands import batch_of, placement
 from tuner.kernels.batched.pointer import BMM
 from tuner.kernels.batched.tma import descriptor
 from tuner.kernels.batched.warp_specialized_space import (
     NAME,
     as_computed,
+    computed,
+    copied,
     is_exchanged,
     is_filled,
     shared_bytes,
@@ -31,17 +34,20 @@ from tuner.kernels.gemm import launches
 from tuner.kernels.gemm.hopper import cluster, loader, output, register_operand, resources
 from tuner.kernels.gemm.hopper import tile as hopper_tile
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, registers_of, with_layout
+from tuner.kernels.gemm.k_major import copy_jit
+from tuner.kernels.gemm.k_major.problem import copy_us
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space.tile_resources import through_registers
 from tuner.launch.launch import TILE, Launch
-from tuner.problem import Problem
+from tuner.problem import Problem, dtype
 
 VERSION = 1
 
 
-def program(operands: Operands, config: Config) -> tuple[Launch]:
-    """The launch of a config."""
+def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
+    """The launch that copies an operand, if one must be copied, and that of a config."""
+    operands, copies = along_k.along_k(operands)
     swapped = is_exchanged(operands.problem)
     if swapped:
         config, operands = exchanged_tile(config), operands.exchanged()
@@ -65,7 +71,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     del options["num_stages"]
     resident = _resident(config, view.problem)
     grid = (min(view.products * tiles, resident * multiprocessors(a.device.index if a.is_cuda else None)),)
-    return (Launch(warp_specialized_jit.bmm_kernel, grid, arguments, constants, options),)
+    return (*copies, Launch(warp_specialized_jit.bmm_kernel, grid, arguments, constants, options))
 
 
 def laid_out(batch: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -105,12 +111,15 @@ benchmarks/suites/attention.csv, where stores took no other time than memory's."
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate, where stores are behind and only their parts are waited for."""
+    """The cost model's estimate, where stores are behind and only their parts are waited for, and that of a copy."""
+    elements = problem.k * sum(itertools.compress((problem.m, problem.n), copied(problem)))
+    nbytes = batch_of(problem) * elements * dtype.ITEMSIZE[problem.a_dtype]
+    copied_us = copy_us(nbytes, device) if nbytes else 0.0
     loop = Loop(by_tma=True, persistent=True, specialized=True, products=batch_of(problem))
     config, problem = as_computed(config, problem)
     tile = tile_of(Sides.of(config), loop, problem, device)._replace(store=0.0)
     waits = max(2, config.integer("EPILOGUE_PARTS", 1))
-    return cost.of_tile(tile, config, waits * _PART_CYCLES / tile.steps).us
+    return copied_us + cost.of_tile(tile, config, waits * _PART_CYCLES / tile.steps).us
 
 
 SPEC = gemm_spec(
@@ -124,11 +133,12 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=(
         *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, register_operand, output, program, _own),
+        *(along_k_jit, copy_jit, along_k, copied),
         laid_out,
         with_layout,
         registers_of,
         descriptor,
         placement,
     ),
-    precedence=lambda problem, device: 2 if is_filled(problem, device) or through_registers(problem) else 0,
+    precedence=lambda problem, device: 2 if is_filled(problem, device) or through_registers(computed(problem)) else 0,
 )

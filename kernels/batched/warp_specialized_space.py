@@ -13,6 +13,7 @@ from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.hopper import resources
 from tuner.kernels.gemm.hopper.resources import elsewhere, stage_bytes, warpgroups
 from tuner.kernels.gemm.hopper.rules import IMPOSSIBLE
+from tuner.kernels.gemm.k_major.problem import FROM_REGISTERS, along_k, is_copied
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import tile_resources, tile_rules
@@ -38,8 +39,6 @@ def supports(problem: Problem, device: Device) -> str | None:
         return reason
     if dtype.ITEMSIZE[problem.a_dtype] != 2 and problem.precision != "tf32":
         return f"{problem.a_dtype} {problem.precision}: it is written for operands of 16 bits and TF32"
-    if problem.precision == "tf32" and problem.layout == "tn":
-        return "TF32 in layout tn: wgmma reads one such operand along K alone, registers feed the other one"
     return None if problem.n > 32 else f"N is {problem.n}: a tile has 64 columns, more than half would be padding"
 
 
@@ -48,13 +47,24 @@ def space(problem: Problem, device: Device) -> SearchSpace:
     return SearchSpace(NAME, problem, device, _axes(problem), RULES, expand=expand)
 
 
+def copied(problem: Problem) -> tuple[bool, bool]:
+    """Whether A and B are copied first: the smaller one in TF32 if neither runs along K, A of equals last."""
+    return is_copied(FROM_REGISTERS, problem) if problem.precision == "tf32" else (False, False)
+
+
+def computed(problem: Problem) -> Problem:
+    """The problem once an operand is copied."""
+    return along_k(problem, copied(problem))
+
+
 def is_exchanged(problem: Problem) -> bool:
-    """Whether the transposed outputs are computed: registers can feed wgmma's first operand alone."""
+    """Whether the transposed outputs of a `computed` problem are: registers can feed wgmma's first operand alone."""
     return tile_resources.through_registers(problem) and problem.layout == "nn"
 
 
 def as_computed(config: Config, problem: Problem) -> tuple[Config, Problem]:
     """A config and its problem as the device computes them."""
+    problem = computed(problem)
     return swap_ab.view(config, problem) if is_exchanged(problem) else (config, problem)
 
 

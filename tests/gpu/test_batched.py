@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from checked import check_configs, check_sample
+from checked import check_configs, check_sample, check_streams
 
 from tuner import Problem
 from tuner.hardware import device
@@ -54,6 +54,9 @@ SPECIALIZED = [
     tf32(520, 72, 520, 37),
     tf32(136, 264, 100, 300, epilogue="bias+gelu"),
     tf32(264, 328, 200, 50, layout="tt", epilogue="bias"),
+    tf32(520, 72, 523, 37, layout="tn"),
+    tf32(72, 520, 100, 40, layout="tn", epilogue="bias+gelu"),
+    tf32(256, 256, 33, 9, layout="tn"),
 ]
 """One step along K and many, rings whose length divides the steps or not, and shapes that no tile divides."""
 
@@ -179,6 +182,37 @@ def test_bmm_warp_specialized_takes_shared_matrices_and_heads_between_each_other
             assert_right(out, a, b)
             assert (around[:, 0] == 7).all(), str(config)
             assert (around[:, 49] == 7).all(), str(config)
+
+
+def test_bmm_warp_specialized_copies_what_lies_across_k_for_each_call_graph_and_stream(specialized):
+    sets = [(drawn(24, 200, 136, dtype=torch.float32).mT, drawn(24, 200, 72, dtype=torch.float32)) for _ in range(2)]
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        check_streams(bmm, sets)
+        for a, b in sets:
+            for first, second in (
+                (a, b),
+                (b.mT, a.mT),
+                (a[:1].expand(24, 136, 200), b),
+                (a, b[:1].expand(24, 200, 72)),
+            ):
+                problem = tf32(first.shape[1], second.shape[2], 200, 24, layout="tn")
+                assert registry.default_config(problem, device.current()).kernel == specialized.name
+                torch.testing.assert_close(
+                    bmm(first, second), (first.double() @ second.double()).float(), atol=0.5, rtol=0.01
+                )
+        a, b = (each.clone() for each in sets[0])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = bmm(a, b)
+        for each, values in zip((a, b), sets[1], strict=True):
+            each.copy_(values)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, bmm(*sets[1]))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def test_a_launch_of_bmm_warp_specialized_reads_what_the_one_before_it_wrote(specialized):

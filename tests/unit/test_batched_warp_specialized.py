@@ -12,7 +12,7 @@ from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.base.operands import Operands
 from tuner.kernels.batched.warp_specialized import program
-from tuner.kernels.batched.warp_specialized_space import as_computed
+from tuner.kernels.batched.warp_specialized_space import as_computed, computed, copied
 from tuner.kernels.gemm.hopper import resources
 
 H200 = KNOWN["sm_90"]
@@ -30,7 +30,6 @@ UNSERVED = [
     (bmm(512, 512, 64, aligned=False), "sm_90", "not aligned"),
     (bmm(577, 577, 64), "sm_90", "not aligned"),
     (bmm(512, 512, 64, dtype="fp32"), "sm_90", "float32"),
-    (bmm(512, 512, 64, dtype="fp32", precision="tf32", layout="tn"), "sm_90", "TF32 in layout tn"),
     (bmm(512, 512, 64, dtype="fp32", precision="tf32x3"), "sm_90", "float32 tf32x3"),
     (bmm(512, 512, 64, dtype="e4m3"), "sm_90", "16 bits"),
     (bmm(32, 512, 64), "sm_90", "M is 32"),
@@ -68,8 +67,8 @@ def test_its_space_holds_its_default_and_configs_that_fit_wherever_it_serves(lay
 TF32 = {"dtype": "fp32", "precision": "tf32"}
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
-def test_tf32_has_the_same_tiles_where_registers_can_feed_what_does_not_run_along_k(layout):
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_tf32_has_the_same_tiles_and_registers_feed_what_does_not_run_along_k(layout):
     for m, n, k, batch in itertools.product((40, 128, 1504), (40, 64, 1504), (8, 64, 136), (1, 1000)):
         problem = bmm(m, n, k, batch, layout=layout, **TF32)
         space = SPEC.space(problem, H200)
@@ -97,8 +96,62 @@ def test_values_in_tf32_are_computed_as_transposed_outputs_with_the_bias_along_t
     assert launch.constants["BIAS_ALONG_M"]
 
 
+def gradient(m: int, n: int, k: int, batch: int = 4, *, shared: bool = False) -> Operands:
+    """Operands in TF32 of which neither runs along K; `shared`: all products have one A."""
+    problem = bmm(m, n, k, batch, layout="tn", **TF32)
+    a = torch.empty(1 if shared else batch, k, m, device="meta").mT.expand(batch, m, k)
+    b, out = torch.empty(batch, k, n, device="meta"), torch.empty(batch, m, n, device="meta")
+    return Operands(a, b, out, None, problem, out)
+
+
+@pytest.mark.parametrize(("m", "n", "layout"), [(64, 512, "nn"), (512, 64, "tt"), (128, 128, "tt")])
+def test_of_two_operands_in_tf32_across_k_the_smaller_one_is_copied_before_the_product(m, n, layout):
+    operands = gradient(m, n, 200)
+    assert computed(operands.problem).layout == layout
+    config = SPEC.default_config(operands.problem, H200)
+    copy, product = program(operands, config)
+    source, target, *sizes = copy.arguments
+    smaller = min(m, n)
+    assert (source.shape, target.shape) == ((4, 200, smaller), (4, smaller, 224))
+    assert (sizes, copy.constants["VECTOR"]) == ([200, smaller, 200 * smaller, smaller, 224], 4)
+    assert copy.grid == (4 * -(-200 // 64) * -(-smaller // 64),)
+    extents = (n, m) if layout == "nn" else (m, n)
+    assert product.arguments[4:7] == (*extents, 200)
+    # The ring holds the larger operand as it is stored, and the copy along K.
+    assert (product.constants["A_TRANSPOSED"], product.constants["B_TRANSPOSED"]) == (True, True)
+
+
+def test_a_matrix_that_all_products_share_is_copied_once():
+    copy, product = program(
+        gradient(64, 512, 128, shared=True), SPEC.default_config(gradient(64, 512, 128).problem, H200)
+    )
+    assert copy.arguments[0].shape == (1, 128, 64)
+    assert product.arguments[8:10] == (1, 0)
+
+
+def test_an_estimate_counts_the_copy():
+    """The product of 128 columns is that of layout tt, whose operands lie as the copied ones do."""
+    across, along = (bmm(512, 128, 512, layout=layout, **TF32) for layout in ("tn", "tt"))
+    config = SPEC.default_config(along, H200)
+    copied_us = 1.0 + 2 * 64 * 128 * 512 * 4 / (0.85 * 0.9375 * H200.peak_bytes_per_us)
+    difference = SPEC.estimate_us(config, across, H200) - SPEC.estimate_us(config, along, H200)
+    assert difference == pytest.approx(copied_us)
+
+
+def test_a_row_of_a_range_of_m_serves_above_n_and_below_it_where_the_other_operand_is_copied():
+    tall, wide = (bmm(m, 256, 512, layout="tn", **TF32) for m in (512, 128))
+    assert copied(tall) != copied(wide)
+    for made_for, used_for in ((tall, wide), (wide, tall)):
+        refused = [
+            SPEC.space(used_for, H200).rejection(config, fatal_only=True)
+            for config in SPEC.space(made_for, H200).configs()
+        ]
+        assert set(refused) == {None}
+
+
 def test_tf32_that_registers_feed_is_its_default_however_few_tiles_there_are():
-    for layout, first in (("nn", "bmm_warp_specialized"), ("tt", "bmm_warp_specialized"), ("nt", "bmm_tma")):
+    others = [(layout, "bmm_warp_specialized") for layout in ("nn", "tn", "tt")]
+    for layout, first in (*others, ("nt", "bmm_tma")):
         assert registry.serving(bmm(192, 192, 192, 8, layout=layout, **TF32), H200)[0].name == first
 
 

@@ -6,6 +6,7 @@ import functools
 
 from tuner.hardware.device import Device
 from tuner.kernels.base.operands import cannot_align
+from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.gemm.padded.problem import cannot_pad, copied_operands, padded_problem
 from tuner.kernels.space import tile_resources
 from tuner.problem import Problem, dtype
@@ -16,6 +17,10 @@ FROM_REGISTERS = "warp_specialized"
 """The inner kernel that reads an operand of 32 bits from registers where it does not run along K."""
 _TILE, _LONG_K = 128, 2048
 """Rows and columns of the tiles of which there must be few, and K, for sums of 32 bits to be split."""
+
+
+_COPY_US, _COPY_SHARE = 1.0, 0.85
+"""Launch and tail of a copy, as of `padded`, and its share of the memory's bandwidth (`copy._TILES`)."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -44,6 +49,11 @@ def is_copied(inner: str, problem: Problem) -> tuple[bool, bool]:
     if a or b or any(along):
         return a, b
     return problem.m < problem.n, problem.m >= problem.n
+
+
+def copy_us(nbytes: float, device: Device) -> float:
+    """How long it takes to copy so many bytes along K, microseconds."""
+    return _COPY_US + 2 * nbytes / (_COPY_SHARE * memory_bytes_per_us(device))
 
 
 def refused_inner(inner: str, problem: Problem, device: Device) -> str | None:

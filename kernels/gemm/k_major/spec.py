@@ -14,13 +14,12 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import Operands
-from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.gemm import calibrated
 from tuner.kernels.gemm.hopper import ping_pong, warp_specialized
 from tuner.kernels.gemm.inner import Inner, InnerKernels
 from tuner.kernels.gemm.k_major import copy as copying
 from tuner.kernels.gemm.k_major import copy_jit
-from tuner.kernels.gemm.k_major.problem import computed, is_copied, refused, refused_inner
+from tuner.kernels.gemm.k_major.problem import computed, copy_us, is_copied, refused, refused_inner
 from tuner.kernels.gemm.padded.copy import padded_rows
 from tuner.kernels.gemm.small_m import split_k
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec
@@ -44,8 +43,6 @@ _INNER = InnerKernels(
     refused=refused_inner,
 )
 RULES = _INNER.rules()
-_COPY_US, _COPY_SHARE = 1.0, 0.85
-"""Launch and tail of a copy, as of `padded`, and its share of the memory's bandwidth (`copy._TILES`)."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, ...]:
@@ -96,8 +93,8 @@ def _canonical(config: Config, problem: Problem, device: Device) -> Config:
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     copied = is_copied(str(config["INNER"]), problem)
     elements = problem.k * sum(itertools.compress((problem.m, problem.n), copied))
-    copy_us = _COPY_US + 2 * elements * dtype.ITEMSIZE[problem.a_dtype] / (_COPY_SHARE * memory_bytes_per_us(device))
-    return copy_us + _INNER.estimate_us(config, problem, device)
+    copied_us = copy_us(elements * dtype.ITEMSIZE[problem.a_dtype], device)
+    return copied_us + _INNER.estimate_us(config, problem, device)
 
 
 SPEC = gemm_spec(

@@ -19,6 +19,7 @@ KINDS = [
     {"layout": "tt", "dtype": "fp16", "epilogue": "silu"},
     {"layout": "nn", "dtype": "fp32", "precision": "tf32", "epilogue": "bias+gelu"},
     {"layout": "tt", "dtype": "fp32", "precision": "tf32"},
+    {"layout": "tn", "dtype": "fp32", "precision": "tf32"},
 ]
 OUTSIDE = [
     {"BLOCK_SIZE_K": 32, "num_stages": 6},
