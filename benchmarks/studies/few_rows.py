@@ -121,6 +121,12 @@ KINDS = {
     "bf16 tn, 65 to 640 rows": Kind({"dtype": "bf16", "layout": "tn"}, 32, (65, 640), step=16),
     "bf16 nt, K up to 64": Kind(_BF16 | {"layout": "nt"}, 16, (64, 32768), columns=(64, 16384), sums=(8, 64)),
     "bf16 nn, K up to 64": Kind(_BF16 | {"layout": "nn"}, 12, (64, 32768), columns=(64, 16384), sums=(8, 64)),
+    "bf16 nt, K 65 to 256": Kind(_BF16 | {"layout": "nt"}, 12, (64, 32768), columns=(8, 4096), sums=(65, 256)),
+    "bf16 nn, K 65 to 256": Kind(_BF16 | {"layout": "nn"}, 12, (64, 32768), columns=(8, 4096), sums=(65, 256)),
+    "bf16 tn, K 65 to 256": Kind(_BF16 | {"layout": "tn"}, 12, (64, 32768), columns=(8, 4096), sums=(65, 256)),
+    "bf16 unaligned, K 65 to 256": Kind(
+        _BF16 | {"layout": "nt"}, 12, (64, 32768), columns=(8, 4096), sums=(65, 256), unit=1
+    ),
     "bf16 nt, N up to 64": Kind(_BF16 | {"layout": "nt"}, 20, (64, 32768), columns=(8, 64), sums=(128, 16384)),
     "bf16 nn, N up to 64": Kind(_BF16 | {"layout": "nn"}, 12, (64, 32768), columns=(8, 64), sums=(128, 16384)),
     "bf16 tn, N up to 64": Kind(_BF16 | {"layout": "tn"}, 12, (64, 32768), columns=(8, 64), sums=(128, 16384)),

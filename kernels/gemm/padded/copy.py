@@ -10,13 +10,14 @@ import torch
 from tuner.kernels.base.operands import ROW_BYTES, VECTOR_BYTES, Operands, padded_extent, placement, row_alignment
 from tuner.kernels.base.workspace import scratch
 from tuner.kernels.gemm.padded import copy_jit as padding_kernel
+from tuner.kernels.space.tile_resources import next_power_of_two
 from tuner.launch.launch import Launch
 
 CHOICES = ("none", "a", "b", "ab")
 """Choices of operands to pad."""
-_BLOCK_ROWS = 2
-_ROW_BYTES = 2048
-"""Bytes of each row that a program copies, the fastest of the sizes that were measured on an H200 in November 2026."""
+_TILE_BYTES, _ROW_BYTES = 4096, 2048
+"""Bytes that a program copies, and of each row at most, the fastest of the sizes that were measured on an H200 in
+November 2026; of shorter rows it copies as many more."""
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
 _WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 """The integer type as which elements are copied, by their size, so that operands of two dtypes share one launch."""
@@ -57,11 +58,10 @@ class Copy:
     shifted: bool
     transposed: bool
 
-    @property
-    def tiles(self) -> int:
+    def tiles(self, block_rows: int, block_columns: int) -> int:
         """Number of tiles, each of which a program copies."""
         rows, lead = self.target.shape
-        count: int = -(-rows // _BLOCK_ROWS) * -(-lead * self.target.element_size() // _ROW_BYTES)
+        count: int = -(-rows // block_rows) * -(-lead // block_columns)
         return count
 
     @property
@@ -118,6 +118,13 @@ def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
     }
 
 
+def block_of(targets: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """Rows and columns of a program's tile for copies [rows, lead]."""
+    size = targets[0].element_size()
+    row_bytes = min(_ROW_BYTES, next_power_of_two(max(target.shape[1] for target in targets) * size))
+    return _TILE_BYTES // row_bytes, row_bytes // size
+
+
 def launches_of(copies: Mapping[str, Copy]) -> tuple[Launch, ...]:
     """The launch that fills copies, or none if there are no copies."""
     if not copies:
@@ -125,11 +132,8 @@ def launches_of(copies: Mapping[str, Copy]) -> tuple[Launch, ...]:
     first, second = (*copies.values(), None)[:2]
     assert first is not None
     tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
-    constants = {
-        **widths(first, second),
-        "BLOCK_ROWS": _BLOCK_ROWS,
-        "BLOCK_COLUMNS": _ROW_BYTES // first.stored.element_size(),
-    }
-    grid = (sum(copy.tiles for copy in copies.values()),)
+    rows, columns = block_of([copy.target for copy in copies.values()])
+    constants = {**widths(first, second), "BLOCK_ROWS": rows, "BLOCK_COLUMNS": columns}
+    grid = (sum(copy.tiles(rows, columns) for copy in copies.values()),)
     arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
     return (Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OPTIONS),)

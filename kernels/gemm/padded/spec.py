@@ -34,7 +34,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem, dtype
 
 NAME = "padded"
-VERSION = 4
+VERSION = 5
 
 
 def _plain(terms: Callable[[Config, Problem, Device], Terms]) -> Callable[[Config, Problem, Device], float]:

@@ -139,7 +139,8 @@ def _lengths(problem: Problem) -> set[int]:
     rows: tuple[int, ...] = (64, 128)
     if tile_resources.asynchronous_copies(problem) == 2 and tile_resources.uses_tensor_cores(problem):
         rows = (128, *(row for row in (256, 512) if 4 * row <= problem.k * size))
-    return {min(256, longest, row // size) for row in rows}
+    lengths = {min(256, longest, row // size) for row in rows}
+    return lengths | {longest} if longest <= 256 else lengths
 
 
 def _group(sides: Sides, problem: Problem, device: Device) -> int:
