@@ -22,9 +22,10 @@ def copy_kernel(  # noqa: ANN201, PLR0917  jit bodies take no such annotation
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """Transpose matrices [rows, columns], whose rows lie along the batch's other extent, a tile for each program.
+    """Transpose matrices [K, extent], whose rows are contiguous, into [extent, K], a tile for each program.
 
-    between: elements from one matrix to the next. lead: those from one row of the target to the next.
+    rows, columns: K and the extent.
+    between, lead: elements from one matrix to the next, and from one row of the target to the next.
     VECTOR: divides columns, row_stride and between.
     """
     tiles = count_blocks(rows, BLOCK_ROWS) * count_blocks(columns, BLOCK_COLUMNS)

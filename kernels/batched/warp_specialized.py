@@ -35,7 +35,7 @@ from tuner.kernels.gemm.hopper import cluster, loader, output, register_operand,
 from tuner.kernels.gemm.hopper import tile as hopper_tile
 from tuner.kernels.gemm.hopper.warp_specialized import Registers, registers_of, with_layout
 from tuner.kernels.gemm.k_major import copy_jit
-from tuner.kernels.gemm.k_major.problem import copy_us
+from tuner.kernels.gemm.k_major.problem import copy_us, is_copied
 from tuner.kernels.gemm.small_m.swap_ab import exchanged_tile
 from tuner.kernels.gemm.spec import gemm_spec, sources_of
 from tuner.kernels.space.tile_resources import through_registers
@@ -133,7 +133,7 @@ SPEC = gemm_spec(
     estimate_us=estimate_us,
     sources=(
         *sources_of(warp_specialized_jit, cluster, loader, hopper_tile, register_operand, output, program, _own),
-        *(along_k_jit, copy_jit, along_k, copied),
+        *(along_k_jit, copy_jit, along_k, copied, is_copied),
         laid_out,
         with_layout,
         registers_of,

@@ -48,7 +48,7 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 
 
 def copied(problem: Problem) -> tuple[bool, bool]:
-    """Whether A and B are copied first: the smaller one in TF32 if neither runs along K, A of equals last."""
+    """Whether A and B are copied first: in TF32, if neither runs along K, the smaller one; of equals B."""
     return is_copied(FROM_REGISTERS, problem) if problem.precision == "tf32" else (False, False)
 
 
@@ -90,9 +90,9 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Yield a tile in every order and number of parts worth trying, each with the deepest ring that fits."""
-    inner, computed = as_computed(config, problem)
-    rows = -(-computed.m // inner.integer("BLOCK_SIZE_M"))
-    for parts in _parts(inner, computed):
+    inner, view = as_computed(config, problem)
+    rows = -(-view.m // inner.integer("BLOCK_SIZE_M"))
+    for parts in _parts(inner, view):
         stages = _depth(config.replace(EPILOGUE_PARTS=parts), problem, device)
         for group in dict.fromkeys(min(group, rows) for group in _GROUPS):
             yield config.replace(EPILOGUE_PARTS=parts, num_stages=stages, GROUP_SIZE_M=group)

@@ -37,9 +37,9 @@ def test_the_smaller_operand_is_copied_in_one_launch_and_the_other_stays(m, n, k
     assert found.problem.layout == ("nn" if m < n else "tt")
 
 
-@pytest.mark.parametrize("wide", [24, 64], ids=["rows between others", "matrices between others"])
-def test_matrices_lie_anywhere_and_one_that_all_share_is_copied_once(wide):
-    room = torch.randn(100, 5, 80 + wide)
+@pytest.mark.parametrize("between_rows", [True, False], ids=["between each other's rows", "apart"])
+def test_matrices_lie_anywhere_and_one_that_all_share_is_copied_once(between_rows):
+    room = torch.randn(100, 5, 104) if between_rows else torch.randn(5, 100, 104).transpose(0, 1)
     a, shared = room[:, :, 16:80].permute(1, 2, 0), torch.randn(1, 100, 128).expand(5, 100, 128)
     found, launches = along_k(operands_of(a, shared))
     run(launches)

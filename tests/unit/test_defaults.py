@@ -143,3 +143,12 @@ def test_tiles_of_eight_rows_are_defaults_where_they_were_measured(arch):
     problem = Problem(5, 4224, 1536, dtype="fp32", layout="tn")
     config = registry.find("matmul", "swap_ab").default_config(problem, KNOWN[arch])
     assert (config["BLOCK_SIZE_M"] == 8) == (arch == "sm_90")
+
+
+def test_pointer_alone_may_take_all_of_a_k_up_to_256_in_one_step():
+    config = registry.find("matmul", "pointer").default_config(Problem(17848, 24, 200, dtype="bf16"), KNOWN["sm_90"])
+    assert (config["BLOCK_SIZE_K"], config["num_stages"]) == (256, 1)
+    longer = registry.find("matmul", "pointer").default_config(Problem(17848, 24, 264, dtype="bf16"), KNOWN["sm_90"])
+    assert longer["BLOCK_SIZE_K"] < 264
+    batched = Problem(17848, 24, 200, dtype="bf16", op="bmm", extras={"batch": 1})
+    assert registry.find("bmm", "bmm_pointer").default_config(batched, KNOWN["sm_90"])["BLOCK_SIZE_K"] < 200

@@ -9,6 +9,7 @@ from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN
 from tuner.kernel.registry import default_config, serving
 from tuner.kernels.base.operands import is_aligned, make_operands, row_alignment
+from tuner.kernels.gemm.padded.copy import pad
 from tuner.kernels.gemm.padded.spec import SPEC
 from tuner.lookup.match_rules import refusal
 from tuner.problem import Problem, suite
@@ -124,3 +125,18 @@ def test_few_rows_of_a_transposed_a_are_loaded_one_by_one_beside_rows_of_b_that_
     config = default_config(Problem(m, 3072, 8192, dtype="fp16", layout="tn"), H200)
     assert config.kernel == ("gemv" if m <= 2 else "swap_ab")
     assert config.get("LOADS", "pointer") == "pointer"
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "programs"),
+    [
+        ((8000, 4098, 66), "nt", 500 + 257),  # 16 rows of 256 bytes each, of A and of B
+        ((8001, 4098, 66), "nn", 501 + 33 * 5),  # 16 rows of A; of B two rows of 2 KiB
+        ((8001, 66, 300), "tn", 150 * 8 + 19),  # A as it is stored, [K, M]
+        ((1023, 2047, 4093), "nt", 512 * 4 + 1024 * 4),
+    ],
+    ids=str,
+)
+def test_a_program_of_the_copy_has_four_kib_of_as_many_rows_as_that_makes(shape, layout, programs):
+    (launch,) = pad(make_operands(Problem(*shape, dtype="bf16", layout=layout), "meta", 0), "none")[1]
+    assert launch.grid == (programs,)

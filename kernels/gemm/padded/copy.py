@@ -58,9 +58,17 @@ class Copy:
     shifted: bool
     transposed: bool
 
-    def tiles(self, block_rows: int, block_columns: int) -> int:
-        """Number of tiles, each of which a program copies."""
-        rows, lead = self.target.shape
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a tile, which a program copies."""
+        size = self.target.element_size()
+        row_bytes = min(_ROW_BYTES, next_power_of_two(self.target.shape[1] * size))
+        return _TILE_BYTES // row_bytes, row_bytes // size
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        (rows, lead), (block_rows, block_columns) = self.target.shape, self.block
         count: int = -(-rows // block_rows) * -(-lead // block_columns)
         return count
 
@@ -118,13 +126,6 @@ def widths(first: Copy, second: Copy | None) -> dict[str, int | bool]:
     }
 
 
-def block_of(targets: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """Rows and columns of a program's tile for copies [rows, lead]."""
-    size = targets[0].element_size()
-    row_bytes = min(_ROW_BYTES, next_power_of_two(max(target.shape[1] for target in targets) * size))
-    return _TILE_BYTES // row_bytes, row_bytes // size
-
-
 def launches_of(copies: Mapping[str, Copy]) -> tuple[Launch, ...]:
     """The launch that fills copies, or none if there are no copies."""
     if not copies:
@@ -132,8 +133,12 @@ def launches_of(copies: Mapping[str, Copy]) -> tuple[Launch, ...]:
     first, second = (*copies.values(), None)[:2]
     assert first is not None
     tensors = (first.stored, first.target, *((second.stored, second.target) if second else (None, None)))
-    rows, columns = block_of([copy.target for copy in copies.values()])
-    constants = {**widths(first, second), "BLOCK_ROWS": rows, "BLOCK_COLUMNS": columns}
-    grid = (sum(copy.tiles(rows, columns) for copy in copies.values()),)
+    constants = {**widths(first, second), **_block("FIRST", first), **_block("SECOND", second or first)}
+    grid = (sum(copy.tiles for copy in copies.values()),)
     arguments = (*tensors, *first.sizes, *(second.sizes if second else (None,) * 5))
     return (Launch(padding_kernel.copy_kernel, grid, arguments, constants, _OPTIONS),)
+
+
+def _block(name: str, copy: Copy) -> dict[str, int]:
+    rows, columns = copy.block
+    return {f"{name}_BLOCK_ROWS": rows, f"{name}_BLOCK_COLUMNS": columns}

@@ -144,8 +144,10 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     SECOND_VECTOR: tl.constexpr,
     FIRST_SHIFTED: tl.constexpr,
     SECOND_SHIFTED: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLUMNS: tl.constexpr,
+    FIRST_BLOCK_ROWS: tl.constexpr,
+    FIRST_BLOCK_COLUMNS: tl.constexpr,
+    SECOND_BLOCK_ROWS: tl.constexpr,
+    SECOND_BLOCK_COLUMNS: tl.constexpr,
 ):
     """Copy [rows, columns] with any strides into rows `lead` elements apart; all of `second` is None for one matrix.
 
@@ -153,20 +155,20 @@ def copy_kernel(  # noqa: ANN201, PLR0917
     multiple of 128 bytes. FIRST_SHIFTED, SECOND_SHIFTED: columns are contiguous and are read by `copy_shifted`.
     """
     tile = tl.program_id(0)
-    tiles_across = count_blocks(first_lead, BLOCK_COLUMNS)
-    tiles = count_blocks(first_rows, BLOCK_ROWS) * tiles_across
+    tiles_across = count_blocks(first_lead, FIRST_BLOCK_COLUMNS)
+    tiles = count_blocks(first_rows, FIRST_BLOCK_ROWS) * tiles_across
     if tile < tiles:
         copy_tile(
             *(first, first_target, tile // tiles_across, tile % tiles_across),
             *(first_rows, first_columns, first_row_stride, first_column_stride, first_lead),
-            *(FIRST_VECTOR, FIRST_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
+            *(FIRST_VECTOR, FIRST_SHIFTED, FIRST_BLOCK_ROWS, FIRST_BLOCK_COLUMNS),
         )
     elif second is not None:
-        tiles_across = count_blocks(second_lead, BLOCK_COLUMNS)
+        tiles_across = count_blocks(second_lead, SECOND_BLOCK_COLUMNS)
         copy_tile(
             *(second, second_target, (tile - tiles) // tiles_across, (tile - tiles) % tiles_across),
             *(second_rows, second_columns, second_row_stride, second_column_stride, second_lead),
-            *(SECOND_VECTOR, SECOND_SHIFTED, BLOCK_ROWS, BLOCK_COLUMNS),
+            *(SECOND_VECTOR, SECOND_SHIFTED, SECOND_BLOCK_ROWS, SECOND_BLOCK_COLUMNS),
         )
 
 

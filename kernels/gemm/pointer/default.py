@@ -31,8 +31,11 @@ class _Candidate(NamedTuple):
     stages: int
 
 
-def default_config(problem: Problem, device: Device) -> Config:
+def default_config(problem: Problem, device: Device, *, whole_k: bool = False) -> Config:
     """The candidate with the least estimated time that the search space would try.
+
+    whole_k: whether that may be a step that takes all of a K up to 256. Nobody measured it of products in a batch or a
+    group, and of those that experts compute one after the other, the second has another K.
 
     Ties go to the larger tile; of two as large to the wider, but to the taller for wgmma and tcgen05 with B stored
     [N, K] and more than one step along K. That is measured, not understood: on an H200 256x128 was the faster there,
@@ -49,7 +52,7 @@ def default_config(problem: Problem, device: Device) -> Config:
         return round(math.log(us) / _SAME), -sides.rows * sides.columns, -oblong, sides.length
 
     tried = space(problem, device)
-    ranked = sorted(_candidates(problem, device), key=rank)
+    ranked = sorted(_candidates(problem, device, whole_k), key=rank)
     configs = (_config(one, problem, device) for one in ranked)
     # A lookup must never raise: the smallest config runs wherever any does.
     smallest = _config(_candidate(16, 16, tile_resources.shortest_k(problem), 1, 1), problem, device)
@@ -65,11 +68,11 @@ def _interpreted(problem: Problem) -> _Candidate:
     return _candidate(m, n, max(k, tile_resources.shortest_k(problem)), 1, 4)
 
 
-def _candidates(problem: Problem, device: Device) -> Iterator[_Candidate]:
+def _candidates(problem: Problem, device: Device, whole_k: bool) -> Iterator[_Candidate]:
     """Every tile, at a few lengths along K, with a pipeline as deep as fits and one as deep as fits twice."""
     size = dtype.ITEMSIZE[problem.a_dtype]
     deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else 6
-    for m, n, k, warps in _tiles(problem, device):
+    for m, n, k, warps in _tiles(problem, device, whole_k):
         steps, reads_shared = -(-problem.k // k), tile_resources.reads_shared(m, n, warps, problem, device)
         # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
         alone, twice = (
@@ -81,14 +84,14 @@ def _candidates(problem: Problem, device: Device) -> Iterator[_Candidate]:
             yield _candidate(m, n, k, twice, warps)
 
 
-def _tiles(problem: Problem, device: Device) -> Iterator[tuple[int, int, int, int]]:
+def _tiles(problem: Problem, device: Device, whole_k: bool) -> Iterator[tuple[int, int, int, int]]:
     """BLOCK_SIZE_M, N and K and num_warps."""
     rows, columns = (
         [block for block in (16, 32, 64, 128, 256) if block < 2 * max(16, extent)] for extent in (problem.m, problem.n)
     )
     a_vector, b_vector = tile_resources.vectors(problem)
     in_one_step = device.features.wgmma and tile_resources.uses_tensor_cores(problem)
-    for m, n, k in itertools.product(rows, columns, _lengths(problem)):
+    for m, n, k in itertools.product(rows, columns, _lengths(problem, whole_k)):
         loads = k * (m / a_vector + n / b_vector)
         most, most_warps = _most_of_one_step(loads, problem) if k >= problem.k and in_one_step else (128 * 256, 8)
         for warps in _warps(m * n, problem, device, most=most_warps) if m * n <= most else ():
@@ -129,8 +132,10 @@ def _depth(most: int) -> int:
     return max((depth for depth in STAGES if depth <= most), default=1)
 
 
-def _lengths(problem: Problem) -> set[int]:
+def _lengths(problem: Problem, whole_k: bool) -> set[int]:
     """BLOCK_SIZE_K: rows of one swizzle of shared memory (128 bytes), of two and four where K has four such steps.
+
+    With `whole_k` also what covers a K up to 256.
 
     Operands that pass through registers, element by element or for want of a matrix instruction, get short rows.
     """
@@ -140,7 +145,7 @@ def _lengths(problem: Problem) -> set[int]:
     if tile_resources.asynchronous_copies(problem) == 2 and tile_resources.uses_tensor_cores(problem):
         rows = (128, *(row for row in (256, 512) if 4 * row <= problem.k * size))
     lengths = {min(256, longest, row // size) for row in rows}
-    return lengths | {longest} if longest <= 256 else lengths
+    return lengths | {longest} if whole_k and longest <= 256 else lengths
 
 
 def _group(sides: Sides, problem: Problem, device: Device) -> int:

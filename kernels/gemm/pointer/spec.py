@@ -64,7 +64,7 @@ SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    default_config=default_config,
+    default_config=functools.partial(default_config, whole_k=True),
     shared_bytes=tile_resources.shared_bytes,
     estimate_us=functools.partial(cost.tiled, by_tma=False),
     sources=SOURCES,
