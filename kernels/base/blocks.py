@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 _SIZES = [
-    *("M", "N", "K", "N_FIRST", "N_SECOND", "N_THIRD", "GROUPS", "GROUP_SIZE_M"),
+    *("M", "N", "K", "N_FIRST", "N_SECOND", "N_THIRD", "GROUPS", "GROUP_SIZE_M", "SPLITS"),
     *("stride_ab", "stride_bb", "stride_cb", "stride_bg", "A_BATCHED", "B_BATCHED"),
 ]
 _STRIDES = [
@@ -182,6 +182,8 @@ def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
     The barrier orders every thread's stores before the release by one thread. The program that acquires the last count
     therefore sees all partial sums (PTX ISA, memory consistency model: causality order is cumulative). The last
     program resets the counter to 0, so nothing needs to be cleared between launches.
+
+    Without counters nobody is the last: another launch adds the parts.
     """
     BLOCK_M: tl.constexpr = sums.shape[0]
     BLOCK_N: tl.constexpr = sums.shape[1]
@@ -189,10 +191,12 @@ def publish(sums, partials_ptr, counters_ptr, tile):  # noqa: ANN201
     within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     own = partials_ptr + (tl.cast(tile, tl.int64) * splits + tl.program_id(1)) * (BLOCK_M * BLOCK_N)
     tl.store(own + within, sums)
-    tl.debug_barrier()
-    last = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
-    if last:
-        tl.store(counters_ptr + tile, 0)
+    last = False
+    if counters_ptr is not None:
+        tl.debug_barrier()
+        last = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
+        if last:
+            tl.store(counters_ptr + tile, 0)
     return last
 
 

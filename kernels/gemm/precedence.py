@@ -31,6 +31,7 @@ _LARGE = 512
 """The size from which a copy is assumed to pay where nobody compared the estimates: with `tf32x3`."""
 _SPLIT_K = 512
 """K from which sums of unaligned operands are split; of shorter ones `split_k` knows no split."""
+_FEW_SUMMED = 64
 _FEW_PLAIN_ROWS = 8
 _NARROW = 64
 """Columns of B up to which tiles of 128 columns, and what counts them, say nothing."""
@@ -192,6 +193,11 @@ def _split_in_clusters(problem: Problem, device: Device) -> bool:
     return one_wave(problem, device) and not many
 
 
+def _few_rows_of_few_tiles(problem: Problem, device: Device) -> bool:
+    """Match the rows up to 256 of which sums that a second launch adds were timed (docs/decisions.md, 177)."""
+    return _FEW_SUMMED < problem.m <= _SWAPPED_ROWS and _aligned_16_bits(problem, device)
+
+
 def _few_steps(problem: Problem, device: Device) -> bool:
     """Match many rows whose K is so short that what a program does before its first load counts.
 
@@ -298,6 +304,7 @@ TABLE = (
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
     Line(5, "split_k", half_a_wave),
+    Line(5, "split_sum", half_a_wave),
     Line(5, "pointer", _few_steps),
     Line(5, "pointer", _shorter_than_a_stage),
     Line(5, "block_scaled_warp_specialized", always),
@@ -308,6 +315,7 @@ TABLE = (
     Line(4, "any_height", _few_rows_of_16_bits),
     Line(4, "any_height", _few_rows_of_fp8),
     Line(4, "any_height_split", _few_rows_of_16_bits),
+    Line(4, "split_sum", _few_rows_of_few_tiles),
     Line(4, "swap_ab", _swapped),
     Line(4, "cluster_k", _few_rows_of_clusters),
     Line(4, "cluster_k", _by_all_loads),

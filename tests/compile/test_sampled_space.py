@@ -10,7 +10,7 @@ from tuner.kernel import registry
 
 SAMPLES = {"sm_80": 1, "sm_89": 1, "sm_90": 2, "sm_100": 2, "sm_120": 1, "gfx942": 2, "gfx950": 1}
 EVERYWHERE = {"pointer", "split_k", "swap_ab", "gemv", "bmm_pointer", "grouped_pointer", "experts_pointer"}
-BY_TMA = {"tma", "persistent_tma", "padded", "bmm_tma"}
+BY_TMA = {"tma", "persistent_tma", "split_sum", "padded", "bmm_tma"}
 ANY_WIDTH = {"any_width", "any_height_ping_pong"} if triton_version().startswith("3.7.") else set()
 IN_CLUSTERS = {"cluster_k", "any_height_split"} if triton_version().startswith("3.7.") else set()
 ON_HOPPER = {"warp_specialized", "ping_pong", "k_major", "bmm_warp_specialized", "block_scaled_warp_specialized"}

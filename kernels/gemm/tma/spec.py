@@ -28,14 +28,17 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     return (tma_launch(operands, config),)
 
 
-def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -> Launch:
-    """Make a launch as `pointer_launch` does, of `tma.jit.matmul_kernel`, for an A and a B that TMA accepts."""
+def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False, apart: bool = False) -> Launch:
+    """Make a launch as `pointer_launch` does, of `tma.jit.matmul_kernel`, for an A and a B that TMA accepts.
+
+    apart: whether another launch adds the parts of sums that are split.
+    """
     a, b, out = operands.a, operands.b, operands.out
     view = launches.view_of(operands, exchanged=exchanged)
     grid, group, constants, options = _parts(view, config)
     block_m, block_n, block_k = (constants[name] for name in TILE)
     ahead = (a if exchanged else b.t()) if constants["PREFETCH"] else None
-    memory = launches.split_memory(grid, constants, a)
+    partials, counters = launches.split_memory(grid, constants, a)
     arguments = (
         descriptor(a, block_m, block_k),
         descriptor(b, block_k, block_n),
@@ -44,7 +47,8 @@ def tma_launch(operands: Operands, config: Config, *, exchanged: bool = False) -
         operands.bias,
         operands.scale_a,
         operands.scale_b,
-        *memory,
+        partials,
+        None if apart else counters,
         *view.shape,
         None if ahead is None else ahead.stride(0),
         *destination_strides(out),
@@ -68,18 +72,19 @@ def descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescripto
 
 def destination(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor | torch.Tensor:
     """The argument through which blocks are stored: a descriptor, or the matrix itself if TMA cannot write it."""
-    return descriptor(matrix, rows, columns) if _written_by_tma(matrix) else matrix
+    return descriptor(matrix, rows, columns) if written_by_tma(matrix) else matrix
 
 
 def destination_strides(matrix: torch.Tensor) -> tuple[int | None, int | None]:
     """The strides with which to store without a descriptor; None if there is a descriptor."""
-    if _written_by_tma(matrix):
+    if written_by_tma(matrix):
         return None, None
     row_stride, column_stride = matrix.stride()
     return row_stride, column_stride
 
 
-def _written_by_tma(matrix: torch.Tensor) -> bool:
+def written_by_tma(matrix: torch.Tensor) -> bool:
+    """Whether TMA stores an output."""
     # A load ends with the row's last element, but a store ends with a 16-byte unit and would write past an unaligned
     # row (observed on an H200, benchmarks/checks/numerics.py).
     return is_aligned(matrix)
