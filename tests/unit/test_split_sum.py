@@ -53,6 +53,7 @@ def test_every_space_has_configs_whose_parts_have_steps_and_whose_programs_fill_
             splits, steps = config.integer("SPLIT_K"), -(-k // config.integer("BLOCK_SIZE_K"))
             assert splits >= 2
             assert (splits - 1) * -(-steps // splits) < steps, f"a part without steps: {problem} {config}"
+            assert -(-steps // splits) >= 2, f"no load overlaps the sums: {problem} {config}"
             tiles = -(-m // config.integer("BLOCK_SIZE_M")) * -(-n // config.integer("BLOCK_SIZE_N"))
             assert tiles * splits <= 2 * H200.sm_count, f"{problem} {config}"
 

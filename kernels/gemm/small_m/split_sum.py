@@ -119,9 +119,15 @@ def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
     filled = device.sm_count // (tiles_m * tiles_n)
     most = {filled - 1, filled, 2 * device.sm_count // (tiles_m * tiles_n)}
-    # As many as have the same number of steps, the last one perhaps fewer.
-    each = {-(-steps // splits) for splits in most if splits > 1}
+    # As many as have the same number of steps, two at least, the last one perhaps fewer.
+    each = {max(2, -(-steps // splits)) for splits in most if splits > 1}
     return sorted({-(-steps // length) for length in each} - {1})
+
+
+def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
+    """Shared memory of the launch that multiplies, an upper bound: its pipeline, then sums on their way out."""
+    block_m, block_n, _ = tile_resources.tile(config)
+    return max(tma_space.shared_bytes(config, problem, device), 4 * block_m * block_n)
 
 
 @rule("few parts", "a part of no steps would be summed, too", fatal=True)
@@ -139,7 +145,7 @@ def _workspace(config: Config, problem: Problem, device: Device) -> str | None: 
 RULES = (
     tile_rules.parameters(_axes),
     _few_parts,
-    tile_rules.shared_memory(tma_space.shared_bytes, "kernels/gemm/tma/space.py"),
+    tile_rules.shared_memory(shared_bytes, "kernels/gemm/small_m/split_sum.py"),
     _workspace,
     *tile_rules.OF_DOTS,
 )
@@ -164,7 +170,7 @@ SPEC = gemm_spec(
     program,
     supports=supports,
     space=space,
-    shared_bytes=tma_space.shared_bytes,
+    shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
     sources=(*tma.SOURCES, split_sum_jit, program),
     runtime_parameters=("SPLIT_K",),
