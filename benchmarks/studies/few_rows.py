@@ -87,6 +87,7 @@ class Kind(NamedTuple):
 
 _BF16, _TF32 = {"dtype": "bf16"}, {"dtype": "fp32", "precision": "tf32"}
 _E4M3 = {"dtype": "e4m3", "layout": "nt"}
+_LONG = (6144, 65536)
 KINDS = {
     "e4m3": Kind(_E4M3, 24),
     "e4m3, scales of rows": Kind(_E4M3 | {"scaling": "row"}, 24),
@@ -135,6 +136,23 @@ KINDS = {
     "bf16 nn, unaligned": Kind(_BF16 | {"layout": "nn"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
     "bf16 tn, unaligned": Kind(_BF16 | {"layout": "tn"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
     "tf32 nt, unaligned": Kind(_TF32 | {"layout": "nt"}, 12, (16, 16384), columns=(1, 8192), sums=(8, 8192), unit=1),
+    "bf16 nt, few tiles, long K": Kind(_BF16 | {"layout": "nt"}, 24, (65, 1024), columns=(65, 1536), sums=_LONG),
+    "bf16 nn, few tiles, long K": Kind(_BF16 | {"layout": "nn"}, 16, (65, 1024), columns=(65, 1536), sums=_LONG),
+    "bf16 tn, few tiles, long K": Kind(_BF16 | {"layout": "tn"}, 24, (65, 1024), columns=(65, 1536), sums=_LONG),
+    "bf16 nt, few tiles, K up to 6144": Kind(
+        _BF16 | {"layout": "nt"}, 12, (257, 1024), columns=(65, 1536), sums=(1024, 6144)
+    ),
+    "bf16 tn, few tiles, K up to 6144": Kind(
+        _BF16 | {"layout": "tn"}, 12, (257, 1024), columns=(65, 1536), sums=(1024, 6144)
+    ),
+    "bf16 tn to float32, few tiles, long K": Kind(
+        _BF16 | {"layout": "tn", "out_dtype": "fp32"}, 12, (257, 1024), columns=(65, 1536), sums=_LONG
+    ),
+    "e4m3, few tiles, long K": Kind(_E4M3, 12, (257, 1024), columns=(65, 1536), sums=(2048, 65536), unit=16),
+    "int8, few tiles, long K": Kind(
+        {"dtype": "int8", "layout": "nt"}, 8, (257, 1024), columns=(65, 1536), sums=(2048, 65536), unit=16
+    ),
+    "tf32, few tiles, long K": Kind(_TF32 | {"layout": "nt"}, 8, (257, 1024), columns=(65, 1536), sums=(2048, 32768)),
 }
 
 
@@ -206,7 +224,7 @@ def played(runner: PairedRunner, problem: Problem, configs: list[Config], before
         "before": str(before) if before else None,
         "fastest": str(fastest),
         "default_over_fastest": round(finals.ratio(times[default], times[fastest]), 4),
-        "gain": round(finals.ratio(times[before], times[default]), 4) if before else None,
+        "gain": round(finals.ratio(times[before], times[default]), 4) if before in times else None,
         "torch_over_default": round(finals.ratio(torch, times[default]), 4) if torch else None,
         "torch_over_fastest": round(finals.ratio(torch, times[fastest]), 4) if torch else None,
         "us": {kernel: round(min(us for one, us in medians.items() if one.kernel == kernel), 3) for kernel in kernels},

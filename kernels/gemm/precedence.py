@@ -184,13 +184,30 @@ def _aligned_16_bits(problem: Problem, device: Device) -> bool:
 
 def half_a_wave(problem: Problem, device: Device) -> bool:
     """Match those that leave half of the device idle, or whose outputs are narrow."""
-    return one_wave(problem, device) and (2 * _tiles(problem) <= device.sm_count or _has_few_columns(problem))
+    return one_wave(problem, device) and (_leaves_half_idle(problem, device) or _has_few_columns(problem))
+
+
+def _leaves_half_idle(problem: Problem, device: Device) -> bool:
+    return 2 * _tiles(problem) <= device.sm_count
+
+
+def _summed_apart(problem: Problem, device: Device) -> bool:
+    """Match the same, and any aligned operands of more than 256 rows whose unsplit tiles leave half of it idle.
+
+    Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
+    benchmarks/results/few-tiles-long-h200.json.
+    """
+    idle = problem.aligned and device.arch == calibration.MEASURED_ON and _leaves_half_idle(problem, device)
+    return half_a_wave(problem, device) or (idle and _specialized_rows(problem, device))
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match the same, but for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long."""
+    """Match 16-bit ones of these that run at once or leave half of it idle.
+
+    But for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long.
+    """
     many = problem.m > _SPLIT_ROWS and problem.n <= _NARROWER
-    return one_wave(problem, device) and not many
+    return (one_wave(problem, device) or _summed_apart(problem, device)) and not many
 
 
 def _few_rows_of_few_tiles(problem: Problem, device: Device) -> bool:
@@ -304,7 +321,7 @@ TABLE = (
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
     Line(5, "split_k", half_a_wave),
-    Line(5, "split_sum", half_a_wave),
+    Line(5, "split_sum", _summed_apart),
     Line(5, "pointer", _few_steps),
     Line(5, "pointer", _shorter_than_a_stage),
     Line(5, "block_scaled_warp_specialized", always),

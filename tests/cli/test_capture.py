@@ -275,7 +275,14 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
 
 
 def test_sigterm_goes_to_the_program(start, tmp_path):
-    program = "import signal, sys; signal.signal(15, lambda *_: sys.exit(9)); print('up', flush=True); sys.stdin.read()"
+    # A single wait could begin between a signal and its handler, and would never end.
+    program = """if True:
+        import signal, sys, time
+        signal.signal(15, lambda *_: sys.exit(9))
+        print("up", flush=True)
+        while True:
+            time.sleep(0.05)
+    """
     process = start("-m", "tuner", "capture", "--out", tmp_path / "calls", "--", sys.executable, "-c", program)
     assert process.stdout.readline() == "up\n"
     process.terminate()

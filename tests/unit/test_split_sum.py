@@ -11,6 +11,7 @@ pytest.importorskip("triton", reason="its launches")
 from tuner import Problem
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
+from tuner.kernels.gemm.small_m import split_sum
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "split_sum")
@@ -70,3 +71,26 @@ def test_it_is_the_default_of_few_tiles_with_a_long_k(shape, layout):
 @pytest.mark.parametrize("shape", [(256, 512, 4096), (512, 768, 4096), (48, 768, 32768), (4096, 4096, 4096)], ids=str)
 def test_shorter_sums_few_rows_and_many_tiles_keep_their_kernels(shape):
     assert registry.default_config(bf16(*shape, layout="nt"), H200).kernel != SPEC.name
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernels"),
+    [
+        (bf16(424, 232, 32800), ("split_sum", "any_height_split")),
+        (bf16(360, 184, 64768), ("split_sum", "any_height_split")),
+        (bf16(512, 512, 32768, out_dtype="fp32"), ("split_sum", "any_height_split")),
+        (Problem(512, 512, 16384, dtype="e4m3", layout="nt"), ("split_sum",)),
+        (Problem(512, 512, 16384, dtype="int8", layout="nt"), ("split_sum",)),
+        (Problem(512, 512, 16384, dtype="fp32", precision="tf32", layout="nt"), ("split_sum",)),
+    ],
+    ids=str,
+)
+def test_few_tiles_that_the_calibration_does_not_know_are_split_too(problem, kernels):
+    assert registry.default_config(problem, H200).kernel in kernels
+
+
+@pytest.mark.parametrize(
+    ("sums", "each"), [(132 * 1024, 1024), (132 * 1024 - 1, 512), (132 * 512 - 1, 256), (4096, 256)]
+)
+def test_programs_of_the_second_launch_fill_the_device_if_there_are_sums_enough(sums, each):
+    assert split_sum.slice_of(sums, H200.sm_count) == each

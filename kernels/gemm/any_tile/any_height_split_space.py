@@ -18,7 +18,7 @@ from tuner.kernels.gemm.any_tile.any_height_split_model import CONSTANTS, Tile, 
 from tuner.kernels.gemm.any_tile.any_height_tile import SIDES, UNIT, WARPS
 from tuner.kernels.gemm.hopper import chunks, cluster_parts, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, row_length
-from tuner.kernels.space import refinements, tile_rules
+from tuner.kernels.space import odd_rows, refinements, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
@@ -43,6 +43,8 @@ _CAUTION = 1.02
 """What the model's estimates count beside those of other kernels: the least of many errs to the low side.
 
 docs/decisions.md, 171."""
+_ODD_ROWS = 1.2
+"""The same where rows of A or B are odd (docs/decisions.md, 178)."""
 _RESERVED_BYTES, _OTHER_BYTES = 1024, 256
 """Shared memory for the barrier that counts arriving sums, and through which Triton passes values between warps."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
@@ -156,7 +158,8 @@ def _sums_each(rows: int, columns: int) -> float:
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes, microseconds."""
-    return _CAUTION * modelled_us(Tile.of(config), problem, device, CONSTANTS)
+    caution = _ODD_ROWS if any(odd_rows.odd(problem)) else _CAUTION
+    return caution * modelled_us(Tile.of(config), problem, device, CONSTANTS)
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001

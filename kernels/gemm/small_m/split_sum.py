@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tuner.hardware.device import Device
+from tuner.hardware.device import Device, multiprocessors
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
@@ -27,16 +27,17 @@ from tuner.launch.launch import TILE, Launch
 from tuner.problem import Problem
 
 NAME = "split_sum"
-VERSION = 1
+VERSION = 2
 _SHORTEST_K, _NARROWEST = 2048, 64
-_SLICE = 1024
-"""Sums of a program of the second launch, 8 for each thread."""
-_TOGETHER = 4
-"""Parts that it loads at a time."""
-_SUM_US = 1.0
-"""A second launch that adds next to nothing, beyond what it overlaps with the first one's end."""
+_SLICES = (1024, 512, 256)
+"""Sums of a program of the second launch: the most with which its programs fill the device."""
+_IN_FLIGHT = 4096
+"""Sums that such a program loads at a time, of as many parts as that is."""
+_SUM_US, _ROUND_US = 0.3, 0.35
+"""A second launch that adds nothing, beyond what it overlaps with the first one's end, and each round of its loads."""
 _SUM_BYTES_PER_US = 8.0e6
-"""Parts that the first launch writes and the second one reads in the L2. Both were chosen by 26 products on an H200."""
+"""Parts that the first launch writes and the second one reads in the L2. All three were chosen by products on an H200
+(docs/decisions.md, 177 and 178)."""
 
 
 def program(operands: Operands, config: Config) -> tuple[Launch, Launch]:
@@ -45,7 +46,10 @@ def program(operands: Operands, config: Config) -> tuple[Launch, Launch]:
     partials = split.arguments[split.function.arg_names.index("partials_ptr")]
     a, b, out = (placement(matrix) for matrix in (operands.a, operands.b, operands.out))
     block_m, block_n, _ = tile_resources.tile(config)
-    rows = max(1, min(block_m, _SLICE // block_n))
+    tiles, splits = split.grid
+    on_device = operands.a.device.index if operands.a.is_cuda else None
+    sums = slice_of(tiles * block_m * block_n, multiprocessors(on_device))
+    rows = max(1, min(block_m, sums // block_n))
     unit = VECTOR_BYTES // operands.a.element_size()
     constants = {
         "BLOCK_SIZE_M": block_m,
@@ -56,14 +60,18 @@ def program(operands: Operands, config: Config) -> tuple[Launch, Launch]:
         "C_TRANSPOSED": out.transposed,
         "C_VECTOR": out.vector,
         **{name: split.constants[name] for name in ("SCALING", "ACTIVATION", "PDL")},
-        "TOGETHER": _TOGETHER,
+        "TOGETHER": _IN_FLIGHT // sums,
     }
-    tiles, splits = split.grid
     vectors = (operands.bias, operands.scale_a, operands.scale_b)
     sizes = (splits, *operands.out.shape, *operands.out.stride())
     options = {**split.options, "num_warps": 4, "num_stages": 1}
     grid = (tiles * (block_m // rows),)
     return split, Launch(split_sum_jit.sum_kernel, grid, (partials, operands.out, *vectors, *sizes), constants, options)
+
+
+def slice_of(sums: int, sm_count: int) -> int:
+    """Sums of a program of the second launch, of so many: the most with which every multiprocessor has a program."""
+    return next((each for each in _SLICES if each * sm_count <= sums), _SLICES[-1])
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -154,7 +162,9 @@ RULES = (
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, where a second launch adds the parts."""
     found = cost.terms(config, problem, device, Loop(by_tma=True))
-    return found.us - found.splits + _SUM_US + 2 * _parts_bytes(config, problem) / _SUM_BYTES_PER_US
+    nbytes, splits = _parts_bytes(config, problem), config.integer("SPLIT_K", 1)
+    rounds = -(-splits * slice_of(nbytes // (4 * splits), device.sm_count) // _IN_FLIGHT)
+    return found.us - found.splits + _SUM_US + rounds * _ROUND_US + 2 * nbytes / _SUM_BYTES_PER_US
 
 
 def _parts_bytes(config: Config, problem: Problem) -> int:
@@ -172,6 +182,6 @@ SPEC = gemm_spec(
     space=space,
     shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
-    sources=(*tma.SOURCES, split_sum_jit, program),
+    sources=(*tma.SOURCES, split_sum_jit, program, slice_of),
     runtime_parameters=("SPLIT_K",),
 )
