@@ -38,6 +38,7 @@ PROBLEMS = [
     Problem(256, 512, 14336, a_dtype="e4m3", b_dtype="e5m2", layout="nt", out_dtype="fp32"),
     Problem(64, 512, 1024, dtype="e4m3", layout="nn", out_dtype="e4m3", epilogue="relu"),
     Problem(512, 512, 512, dtype="fp16", aligned=False),
+    Problem(1024, 1536, 65536, dtype="bf16", layout="tn", out_dtype="fp32"),
 ]
 
 
