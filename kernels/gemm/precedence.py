@@ -192,17 +192,17 @@ def _leaves_half_idle(problem: Problem, device: Device) -> bool:
 
 
 def _summed_apart(problem: Problem, device: Device) -> bool:
-    """Match the same, and any aligned operands of more than 256 rows whose unsplit tiles leave half of it idle.
+    """Match the same, and of any aligned operands the rows of `_specialized_rows` whose tiles leave half of it idle.
 
     Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
-    benchmarks/results/few-tiles-long-h200.json.
+    benchmarks/results/few-tiles-long-h200.json, few-tiles-long-others-h200.json, few-tiles-others-h200.json.
     """
     idle = problem.aligned and device.arch == calibration.MEASURED_ON and _leaves_half_idle(problem, device)
     return half_a_wave(problem, device) or (idle and _specialized_rows(problem, device))
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match 16-bit ones of these that run at once or leave half of it idle.
+    """Match these that run at once or leave half of it idle; `any_height_split` serves the 16-bit ones.
 
     But for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long.
     """

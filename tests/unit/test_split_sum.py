@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("triton", reason="its launches")
 
 from tuner import Problem
+from tuner.hardware import device as devices
 from tuner.hardware.device import KNOWN
 from tuner.kernel import registry
 from tuner.kernels.gemm.small_m import split_sum
@@ -89,8 +90,10 @@ def test_few_tiles_that_the_calibration_does_not_know_are_split_too(problem, ker
     assert registry.default_config(problem, H200).kernel in kernels
 
 
-@pytest.mark.parametrize(
-    ("sums", "each"), [(132 * 1024, 1024), (132 * 1024 - 1, 512), (132 * 512 - 1, 256), (4096, 256)]
-)
-def test_programs_of_the_second_launch_fill_the_device_if_there_are_sums_enough(sums, each):
-    assert split_sum.slice_of(sums, H200.sm_count) == each
+@pytest.mark.parametrize("shape", [(512, 256, 32768), (384, 256, 65536)], ids=str)
+def test_its_binaries_are_those_that_are_compiled_where_no_device_is(shape):
+    problem = bf16(*shape)
+    config, operands = SPEC.default_config(problem, H200), SPEC.make_inputs(problem, "meta", 0)
+    compiled = [launch.constants for launch in split_sum.program(operands, config)]
+    with devices.expected(H200):
+        assert [launch.constants for launch in split_sum.program(operands, config)] == compiled

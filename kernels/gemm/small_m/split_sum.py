@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tuner.hardware.device import Device, multiprocessors
+from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import VECTOR_BYTES, Operands, placement
@@ -29,10 +29,10 @@ from tuner.problem import Problem
 NAME = "split_sum"
 VERSION = 2
 _SHORTEST_K, _NARROWEST = 2048, 64
-_SLICES = (1024, 512, 256)
-"""Sums of a program of the second launch: the most with which its programs fill the device."""
-_IN_FLIGHT = 4096
-"""Sums that such a program loads at a time, of as many parts as that is."""
+_SUMS = 256
+"""Sums of a program of the second launch. They depend on nothing but the config, as all that decides a binary."""
+_TOGETHER = 8
+"""Parts that it loads at a time."""
 _SUM_US, _ROUND_US = 0.3, 0.35
 """A second launch that adds nothing, beyond what it overlaps with the first one's end, and each round of its loads."""
 _SUM_BYTES_PER_US = 8.0e6
@@ -47,9 +47,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch, Launch]:
     a, b, out = (placement(matrix) for matrix in (operands.a, operands.b, operands.out))
     block_m, block_n, _ = tile_resources.tile(config)
     tiles, splits = split.grid
-    on_device = operands.a.device.index if operands.a.is_cuda else None
-    sums = slice_of(tiles * block_m * block_n, multiprocessors(on_device))
-    rows = max(1, min(block_m, sums // block_n))
+    rows = max(1, min(block_m, _SUMS // block_n))
     unit = VECTOR_BYTES // operands.a.element_size()
     constants = {
         "BLOCK_SIZE_M": block_m,
@@ -60,18 +58,13 @@ def program(operands: Operands, config: Config) -> tuple[Launch, Launch]:
         "C_TRANSPOSED": out.transposed,
         "C_VECTOR": out.vector,
         **{name: split.constants[name] for name in ("SCALING", "ACTIVATION", "PDL")},
-        "TOGETHER": _IN_FLIGHT // sums,
+        "TOGETHER": _TOGETHER,
     }
     vectors = (operands.bias, operands.scale_a, operands.scale_b)
     sizes = (splits, *operands.out.shape, *operands.out.stride())
     options = {**split.options, "num_warps": 4, "num_stages": 1}
     grid = (tiles * (block_m // rows),)
     return split, Launch(split_sum_jit.sum_kernel, grid, (partials, operands.out, *vectors, *sizes), constants, options)
-
-
-def slice_of(sums: int, sm_count: int) -> int:
-    """Sums of a program of the second launch, of so many: the most with which every multiprocessor has a program."""
-    return next((each for each in _SLICES if each * sm_count <= sums), _SLICES[-1])
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -162,9 +155,9 @@ RULES = (
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, where a second launch adds the parts."""
     found = cost.terms(config, problem, device, Loop(by_tma=True))
-    nbytes, splits = _parts_bytes(config, problem), config.integer("SPLIT_K", 1)
-    rounds = -(-splits * slice_of(nbytes // (4 * splits), device.sm_count) // _IN_FLIGHT)
-    return found.us - found.splits + _SUM_US + rounds * _ROUND_US + 2 * nbytes / _SUM_BYTES_PER_US
+    rounds = -(-config.integer("SPLIT_K", 1) // _TOGETHER)
+    added = rounds * _ROUND_US + 2 * _parts_bytes(config, problem) / _SUM_BYTES_PER_US
+    return found.us - found.splits + _SUM_US + added
 
 
 def _parts_bytes(config: Config, problem: Problem) -> int:
@@ -182,6 +175,6 @@ SPEC = gemm_spec(
     space=space,
     shared_bytes=shared_bytes,
     estimate_us=_estimate_us,
-    sources=(*tma.SOURCES, split_sum_jit, program, slice_of),
+    sources=(*tma.SOURCES, split_sum_jit, program),
     runtime_parameters=("SPLIT_K",),
 )
