@@ -35,7 +35,7 @@ _SCALE_ERROR = 3 * 2.0**-24
 _STEEPEST_ACTIVATION = 1.13
 _CUT_SUMS = 2.0**-26
 """What tensor cores cut off unsplit float32 sums, for each product, as a share of the result's spread. An H200 came to
-1.7 * 2^-28 with 16-bit operands and 10^6 results, at a K of 4,096 to 262,144."""
+1.7 * 2^-28 with 16-bit operands and 10^6 results, at a K of 4,096 to 262,144 (docs/decisions.md, 178)."""
 
 
 def reference(operands: Operands) -> torch.Tensor:
