@@ -41,7 +41,7 @@ from tuner.kernels.gemm.block_scaled import spec as block_scaled
 from tuner.kernels.gemm.hopper import cluster_k, warp_specialized
 from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
-from tuner.kernels.gemm.precedence import CLUSTER_ROWS, half_a_wave, one_wave
+from tuner.kernels.gemm.precedence import CLUSTER_ROWS, narrow, one_wave
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.kernels.space.refinements import NUM_CTAS
 from tuner.problem import Problem
@@ -213,7 +213,7 @@ def ranked(config, problem):
     if config.kernel == "cluster_k":
         return problem.m <= CLUSTER_ROWS
     if config.kernel in OF_FEW_TILES:
-        return (one_wave if config.kernel == "tma" else half_a_wave)(problem, H200)
+        return (one_wave if config.kernel == "tma" else narrow)(problem, H200)
     if config.kernel != "warp_specialized":
         return True
     # Of clusters pairs, for few rows: which others gain is for a search to find out.

@@ -162,15 +162,17 @@ def one_wave(problem: Problem, device: Device) -> bool:
 
     Source: benchmarks/results/calibration.json, "without tma and split_k"; of `any_height_split` few-tiles-h200.json.
     """
-    if not _many_rows_of_16_bits(problem, device):
-        return False
     at_once = calibration.applies(problem, device) and _tiles(problem) <= device.sm_count
-    return at_once or _has_few_columns(problem)
+    return narrow(problem, device) or (at_once and _many_rows_of_16_bits(problem, device))
 
 
-def _has_few_columns(problem: Problem) -> bool:
-    """Whether tiles of 128 columns say nothing; batch-invariant families are left out, as nobody compared those."""
-    return problem.n <= _NARROW and not problem.invariant
+def narrow(problem: Problem, device: Device) -> bool:
+    """Match those of few columns; of others `split_sum` and `any_height_split` split sums (docs/decisions.md, 179).
+
+    Batch-invariant families are left out, as nobody compared those.
+    """
+    few = problem.n <= _NARROW and not problem.invariant
+    return few and _many_rows_of_16_bits(problem, device)
 
 
 def _many_rows_of_16_bits(problem: Problem, device: Device) -> bool:
@@ -182,23 +184,14 @@ def _aligned_16_bits(problem: Problem, device: Device) -> bool:
     return wide and problem.aligned and device.arch == calibration.MEASURED_ON
 
 
-def half_a_wave(problem: Problem, device: Device) -> bool:
-    """Match those that leave half of the device idle, or whose outputs are narrow."""
-    return one_wave(problem, device) and (_leaves_half_idle(problem, device) or _has_few_columns(problem))
-
-
-def _leaves_half_idle(problem: Problem, device: Device) -> bool:
-    return 2 * _tiles(problem) <= device.sm_count
-
-
 def _summed_apart(problem: Problem, device: Device) -> bool:
     """Match the same, and of any aligned operands the rows of `_specialized_rows` whose tiles leave half of it idle.
 
     Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
     benchmarks/results/few-tiles-long-h200.json, few-tiles-long-others-h200.json, few-tiles-others-h200.json.
     """
-    idle = problem.aligned and device.arch == calibration.MEASURED_ON and _leaves_half_idle(problem, device)
-    return half_a_wave(problem, device) or (idle and _specialized_rows(problem, device))
+    idle = problem.aligned and device.arch == calibration.MEASURED_ON and 2 * _tiles(problem) <= device.sm_count
+    return narrow(problem, device) or (idle and _specialized_rows(problem, device))
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
@@ -320,7 +313,7 @@ TABLE = (
     Line(5, "any_height_ping_pong", _many_rows),
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
-    Line(5, "split_k", half_a_wave),
+    Line(5, "split_k", narrow),
     Line(5, "split_sum", _summed_apart),
     Line(5, "pointer", _few_steps),
     Line(5, "pointer", _shorter_than_a_stage),

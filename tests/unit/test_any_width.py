@@ -15,6 +15,7 @@ from tuner.errors import KernelError
 from tuner.hardware import device as devices
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
+from tuner.kernels.gemm.any_tile import any_width_space
 from tuner.launch import launch as launching
 
 H200 = KNOWN["sm_90"]
@@ -117,6 +118,32 @@ def test_two_tiles_of_rows_whose_narrow_tiles_fill_one_wave_get_pairs_of_these_a
     narrow = [one for one in configs if one["BLOCK_SIZE_N"] == 80]
     assert {one.get("SHARE_B") for one in narrow} == {None, True}
     assert config["SHARE_B"], "in the 24 problems of cluster-tiles pairs took 0.91 to 1.01 of its time"
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns"),
+    [((256, 6144, 4096), 96), ((232, 6144, 16384), 96), ((256, 5632, 4096), 96), ((256, 7168, 8192), 112)],
+)
+def test_wider_layers_get_pairs_of_the_narrowest_tiles_that_fill_one_wave(shape, columns):
+    config = registry.default_config(bf16(*shape), H200)
+    assert (config.kernel, config["BLOCK_SIZE_N"], config.get("SHARE_B")) == (SPEC.name, columns, True)
+    fewer_rows = bf16(208, *shape[1:])
+    assert all(one["BLOCK_SIZE_N"] > 128 for one in SPEC.space(fewer_rows, H200).configs()), "a fifth would be padding"
+
+
+def test_of_few_stages_one_more_replaces_a_buffer_but_not_where_warpgroups_take_turns():
+    config, problem = PLAIN.replace(BLOCK_SIZE_N=192), bf16(256, 12288, 4096)
+    depths = [any_width_space.deepest(config, problem, H200, enough=enough) for enough in (0, 99)]
+    assert depths == [4, 5]
+    assert any_width_space.deepest(config, problem, H200) == 5
+    assert [any_width_space.turns(config.replace(num_stages=depth), problem, H200) for depth in depths] == [2, 1]
+    shallow = config.replace(BLOCK_SIZE_N=144, num_stages=5)
+    assert any_width_space.deepest(shallow, problem, H200) == 5
+    assert any_width_space.turns(shallow, problem, H200) == 2
+    in_turns = registry.find("matmul", "any_height_ping_pong").space(bf16(777, 8192, 4096), H200)
+    tall = [one for one in in_turns.configs() if one.integer("BLOCK_SIZE_M") >= 176]
+    assert tall
+    assert {one["num_stages"] for one in tall} == {4}
 
 
 @pytest.mark.parametrize("shape", [(144, 5120, 8192), (257, 5120, 8192), (256, 5376, 8192), (256, 4096, 14336)])

@@ -65,7 +65,8 @@ def _axes(problem: Problem) -> Mapping[str, tuple[Value, ...]]:
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
     inner = as_computed(config)
-    stages = any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES)
+    # One warpgroup stores while the other multiplies: a second buffer gains more (results/ring-depths-h200.json).
+    stages = any_width_space.deepest(inner, exchanged(problem), device, _MOST_STAGES, any_width_space.FEW_STAGES)
     widest = -(-problem.n // COLUMNS)
     for group in dict.fromkeys(min(group, widest) for group in _GROUPS):
         yield config.replace(num_stages=stages, GROUP_SIZE_M=group)

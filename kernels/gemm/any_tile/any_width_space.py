@@ -28,11 +28,11 @@ _WARPS = {128: 8, 192: 12, 256: 8}
 """Warps that multiply, by rows of a tile."""
 _WIDTHS = (*range(144, 256, 16),)
 """Columns of tiles. 128 and 256 are as fast in `warp_specialized`, and narrower tiles were slower, but for one."""
-_NARROW, _NARROW_ROWS = 80, 256
-"""Columns of tiles that fill one wave with up to so many rows of A, two tiles of 128.
+_NARROW = {80: range(129, 257), 96: range(217, 257), 112: range(217, 257)}
+"""Columns of tiles that fill one wave with two tiles of 128 rows, and how many rows of A they are tried for.
 
 Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of the table's config
-for 208 and 256 rows of 4608 and 5120 columns. 96, 112 and 128 columns, for wider weights, gained nothing.
+for 208 and 256 rows of 4608 and 5120 columns; for 96 and 112 narrow-tiles-h200.json. On an H100 these gained nothing.
 """
 EXCHANGED, EXCHANGED_ROWS = (64, 128, 192), 256
 """Columns of the tiles of `any_height` that have all rows of A, or half of them, and up to how many rows those are."""
@@ -48,7 +48,9 @@ _SMALL = 1.05
 benchmarks/suites/last-wave.csv, measured on an H200)."""
 _PAIR = 2
 _GROUPS = (8, 16)
-_FEW_STAGES, _MOST_STAGES = 4, 8
+FEW_STAGES, _MOST_STAGES = 4, 8
+ENOUGH_STAGES = 5
+"""Stages from which a second buffer gains more than another stage (benchmarks/results/ring-depths-h200.json)."""
 _OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
 _SCRATCH = 16
@@ -57,7 +59,7 @@ _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 _SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 _AXES: Mapping[str, tuple[Value, ...]] = {
     "BLOCK_SIZE_M": tuple(_WARPS),
-    "BLOCK_SIZE_N": (_NARROW, *_WIDTHS),
+    "BLOCK_SIZE_N": (*_NARROW, *_WIDTHS),
     "num_warps": tuple(sorted({*_WARPS.values()})),
     "BLOCK_SIZE_K": (_LENGTH,),
     "GROUP_SIZE_M": (1,),
@@ -111,9 +113,9 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
     tiles of rows share the columns of B.
     """
     tiles, columns = [config], config.integer("BLOCK_SIZE_N")
-    if columns == _NARROW or any(odd_rows.odd(problem)):
+    if columns in _NARROW or any(odd_rows.odd(problem)):
         pair = config.replace(num_ctas=_PAIR)
-        down = columns == _NARROW or columns > config.integer("BLOCK_SIZE_M")
+        down = columns in _NARROW or columns > config.integer("BLOCK_SIZE_M")
         tiles.append(pair.replace(SHARE_B=True) if down else pair)
     rows = -(-problem.m // config.integer("BLOCK_SIZE_M"))
     for tile in tiles:
@@ -122,8 +124,8 @@ def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config
 
 
 def is_narrow_pair(config: Config) -> bool:
-    """Whether a config is the narrow tile in pairs that share its columns."""
-    return config["BLOCK_SIZE_N"] == _NARROW and bool(config.get(refinements.SHARE_B, False))
+    """Whether a config is a narrow tile in pairs that share its columns."""
+    return config["BLOCK_SIZE_N"] in _NARROW and bool(config.get(refinements.SHARE_B, False))
 
 
 def fills_waves(problem: Problem, device: Device) -> bool:
@@ -158,18 +160,21 @@ def _taken(config: Config, problem: Problem, turns: int) -> int:
     return ring_bytes(config, problem) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
 
 
-def deepest(config: Config, problem: Problem, device: Device, most: int = _MOST_STAGES) -> int:
-    """The most stages beside two buffers for storing, or beside fewer where that makes one more of few stages.
+def deepest(
+    config: Config, problem: Problem, device: Device, most: int = _MOST_STAGES, enough: int = ENOUGH_STAGES
+) -> int:
+    """The most stages beside two buffers for storing, or beside one where two leave fewer than `enough`.
 
-    Three warpgroups may do without, but in clusters, of which the first block alone would store.
+    Three warpgroups may do without for a fourth stage, but in clusters, of which the first block alone would store.
     """
-    least = 0 if warpgroups(config) == 3 and refinements.NUM_CTAS not in config else 1
     stage = ring_bytes(config.replace(num_stages=1), problem) + 16
-    counts = [
-        min(most, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
-        for turns in range(2, least - 1, -1)
-    ]
-    return next((count for count in counts if count >= _FEW_STAGES), counts[-1])
+
+    def fitting(turns: int) -> int:
+        return min(most, (device.shared_bytes - _taken(config.replace(num_stages=0), problem, turns)) // stage)
+
+    count = fitting(2) if fitting(2) >= enough else fitting(1)
+    by_registers = warpgroups(config) == 3 and refinements.NUM_CTAS not in config
+    return fitting(0) if by_registers and count < FEW_STAGES else count
 
 
 @rule("ring", "kernels/gemm/any_tile/any_width_jit.py: Triton places the largest allocation first", fatal=True)
@@ -258,8 +263,12 @@ def _widths(config: Config, problem: Problem, device: Device) -> str | None:
 
 def _widths_of(rows: int, problem: Problem, device: Device) -> tuple[int, ...]:
     """Columns of tiles of so many rows that are worth trying."""
-    few = rows == _FEWEST_ROWS and problem.m <= _NARROW_ROWS
-    return (_NARROW, *_WIDTHS) if few and 2 * -(-problem.n // _NARROW) <= device.sm_count else _WIDTHS
+    narrow = (
+        columns
+        for columns, few in _NARROW.items()
+        if rows == _FEWEST_ROWS and problem.m in few and 2 * -(-problem.n // columns) <= device.sm_count
+    )
+    return *narrow, *_WIDTHS
 
 
 @rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=_SIDES)
