@@ -271,6 +271,7 @@ def test_clusters_are_tried_where_they_take_no_wave_more(n, clustered):
             {"BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 5, "num_ctas": 4},
             "no buffers to store through",
         ),
+        ({"BLOCK_SIZE_M": 136, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 5}, "136 are no multiple"),
         ({"num_ctas": 2}, "only 4 along N, or 2 along M"),
         ({"num_ctas": 8}, "only 4 along N, or 2 along M"),
         ({"num_ctas": 4, "SHARE_B": True}, "only 4 along N, or 2 along M"),

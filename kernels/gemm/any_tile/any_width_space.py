@@ -196,8 +196,12 @@ def _stored(config: Config, problem: Problem, device: Device) -> str | None:
 
 def without_buffers(config: Config, problem: Problem, device: Device) -> str | None:
     """Why a config could not store what it computes, or None: three warpgroups alone store from registers."""
-    if turns(config, problem, device) or (warpgroups(config) == 3 and refinements.NUM_CTAS not in config):
+    if turns(config, problem, device):
         return None
+    if warpgroups(config) == 3 and refinements.NUM_CTAS not in config:
+        columns = config.integer("BLOCK_SIZE_N")
+        odd = f"{config['num_stages']} stages leave no buffers, and registers store {_SCRATCH} accumulators at a time"
+        return f"{odd}, {columns} are no multiple" if columns % _SCRATCH else None
     who = "clusters" if refinements.NUM_CTAS in config else f"{config['num_warps']} warps"
     return f"{who} with {config['num_stages']} stages, which leave no buffers to store through"
 
