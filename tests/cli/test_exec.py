@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -206,6 +207,44 @@ def test_exit_codes_are_the_programs_own(execute):
     done = execute("-m", "tuner", "exec", "--", "no-such-program")
     assert done.returncode == 127
     assert "cannot run no-such-program: there is no such command" in done.stderr
+
+
+COUNTING = """
+import signal, sys, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("ready", flush=True)
+end = time.monotonic() + 60
+while not heard and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(1)  # a second signal would have come
+sys.exit(len(heard))
+"""
+
+
+def test_a_signal_to_the_whole_group_reaches_the_program_once():
+    """As `timeout` and process supervisors send it."""
+    command = [sys.executable, "-m", "tuner", "exec", "--adopt", "click", "--", sys.executable, "-c", COUNTING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stdout.readline() == b"ready\n"
+        os.killpg(started.pid, signal.SIGTERM)
+        assert started.wait(timeout=60) == 1
+
+
+def test_the_program_ignores_the_signals_that_it_would_ignore_alone(execute):
+    ignored = ["grep", "SigIgn", "/proc/self/status"]
+    alone = subprocess.run(ignored, capture_output=True, text=True, check=True).stdout
+    assert execute("-m", "tuner", "exec", "--adopt", "click", "--", *ignored).stdout == alone
+
+
+def test_a_file_that_is_no_program_is_told(execute, tmp_path):
+    (tmp_path / "data").write_text("words")
+    (tmp_path / "script").write_text("#!/no/such/shell\n")
+    for name in ("data", "script"):
+        (tmp_path / name).chmod(0o755)
+        done = execute("-m", "tuner", "exec", "--adopt", "click", "--", f"./{name}")
+        assert (done.returncode, done.stdout) == (126, "")
+        assert f"cannot run ./{name}: it is no program" in done.stderr
 
 
 def test_an_empty_name_is_wrong_usage(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 import click
 
@@ -26,7 +27,7 @@ from tuner.errors import UsageError
     help="Print on stderr, as each process ends, how many keys were tuned and how many were not.",
 )
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_(libraries: tuple[str, ...], on_miss: str | None, summary: bool, command: tuple[str, ...]) -> int:
+def exec_(libraries: tuple[str, ...], on_miss: str | None, summary: bool, command: tuple[str, ...]) -> NoReturn:
     """Run a program and serve tuned configs to its libraries' kernels.
 
     Shipped binaries of a kernel are launched without compiling. COMMAND's output, results and exit code stay as they
@@ -42,4 +43,4 @@ def exec_(libraries: tuple[str, ...], on_miss: str | None, summary: bool, comman
         click.echo("tuner: nothing is served, since no library is named: --adopt fla, for instance", err=True)
     asked = {"TUNER_ON_MISS": on_miss, "TUNER_ADOPT_SUMMARY": "1" if summary else None}
     variables = {"TUNER_ADOPT": ",".join(dict.fromkeys(named))} | {name: each for name, each in asked.items() if each}
-    return program.ended(program.run(command, lambda: program.environment(**variables)))
+    program.become(command, program.environment(**variables))

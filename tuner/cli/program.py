@@ -1,4 +1,4 @@
-"""Runs a user's program under `tuner capture` and `tuner exec`, which it does not notice."""
+"""Runs a user's program under `tuner capture`, and in place of `tuner exec`, which it does not notice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -18,12 +19,31 @@ from tuner.cli import streams
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to the program as well: it decides, and this command only waits. Others send it here alone."""
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment with variables, and with what Pythons read as they start first on their path."""
     path = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH", "")]
     return os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a command, which so gets every signal once, whoever sends it.
+
+    Raises:
+        click.exceptions.Exit: as `run`.
+    """
+    for number in _IGNORED_BY_PYTHON:  # what is ignored stays so in the program
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError as e:
+        if os.sep in command[0] and Path(command[0]).exists():  # but not what its first line names
+            raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
+        raise _no_program(command, "there is no such command", 127) from e
+    except OSError as e:
+        raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
 
 
 def run(command: tuple[str, ...], environment: Callable[[], Mapping[str, str]]) -> int:
