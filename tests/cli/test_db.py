@@ -38,7 +38,7 @@ def test_current_prints_the_revision_and_the_head(tuner, database):
 
 def test_upgrade_makes_a_missing_database_and_then_has_nothing_to_do(tuner, tmp_path):
     path = tmp_path / "new" / "tuner.db"
-    assert tuner("db", "upgrade", "--db", path) == (0, f"{path}: empty -> {schema.HEAD}\n", "")
+    assert tuner("db", "upgrade", "--db", path) == (0, f"made {path} at {schema.HEAD}: it was missing or empty\n", "")
     assert tuner("db", "upgrade", "--db", path) == (0, f"{path} is at {schema.HEAD} already\n", "")
     code, out, _ = tuner("db", "upgrade", "--db", path, "--json")
     document = {"location": str(path), "before": schema.HEAD, "after": schema.HEAD, "backup": None}

@@ -327,7 +327,7 @@ def test_a_database_that_holds_an_infinite_key_is_shown_and_exported_as_plain_js
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kernel", "mine:scale_rows"], "no problem given: name some with --suite demo, --suite FILE.csv"),
+        (["--kernel", "mine:scale_rows"], "no problem of --kernel mine:scale_rows given: name some with --problem M="),
         (["--problem", "N=8"], "--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel"),
         (["--kernel", "mine:scale_rows"] * 2 + ["--problem", "N=8"], "--problem and --suite name keys of one kernel:"),
         (

@@ -128,7 +128,7 @@ def test_the_database_itself_is_made_checked_upgraded_and_not_copied(make_url, t
     label = locate(url).label
     code, _, err = tuner(f"show winners --db {url}")
     assert (code, err) == (1, f"tuner: {label} is empty: `tuner run --db '{label}'` fills it\n")
-    assert tuner(f"db upgrade --db {url}") == (0, f"{label}: empty -> {schema.HEAD}\n", "")
+    assert tuner(f"db upgrade --db {url}") == (0, f"made {label} at {schema.HEAD}: it was missing or empty\n", "")
     assert tuner(f"db upgrade --db {url}")[1] == f"{label} is at {schema.HEAD} already\n"
     assert tuner(f"db current --db {url}")[1] == f"{label}: {schema.HEAD} (head {schema.HEAD})\n"
     assert tuner(f"db check --db {url}") == (0, f"{label}: pages, references and schema are sound\n", "")

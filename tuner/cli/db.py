@@ -21,7 +21,7 @@ def db() -> None:
 def upgrade(db: str | None, as_json: bool) -> None:
     """Bring the database to this version's schema.
 
-    One that has rows is copied first.
+    One that has rows is copied first; a missing one is made.
     """
     from tuner.store import schema
 
@@ -33,7 +33,10 @@ def upgrade(db: str | None, as_json: bool) -> None:
     else:
         if done.backup is not None:
             click.echo(f"copied to {done.backup}")
-        click.echo(f"{done.location}: {done.before or 'empty'} -> {done.after}")
+        if done.before is None:
+            click.echo(f"made {done.location} at {done.after}: it was missing or empty")
+        else:
+            click.echo(f"{done.location}: {done.before} -> {done.after}")
 
 
 @db.command()

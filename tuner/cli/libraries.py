@@ -36,6 +36,7 @@ def absent(library: str, command: Sequence[str], done: str) -> str | None:
     path = [*sys.path, "", *(str(Path(word).parent) for word in command if os.path.isfile(word))]  # noqa: PTH113
     if PathFinder.find_spec(root, path):
         return None
-    near = difflib.get_close_matches(root, {each.name for each in pkgutil.iter_modules(path)}, n=1)
+    installed = {each.name for each in pkgutil.iter_modules(path)} - sys.stdlib_module_names
+    near = difflib.get_close_matches(root, installed, n=1)
     instead = f"--adopt {near[0]}, perhaps" if near else "name it as it is imported, such as --adopt fla"
     return f"no library {root!r:.60} is found here, and without it nothing of it is {done}: {instead}"

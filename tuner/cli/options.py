@@ -172,8 +172,9 @@ def gpus_of(name: str) -> list[int | None]:
         raise UsageError(f"unknown device {name!r:.60}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
-        why = "TRITON_INTERPRET is set, unset it" if interpreting else f"this machine has {count} GPUs"
-        raise DeviceError(f"no GPU {name}: {why}; or type --device interpreter")
+        there = f"this machine has {count} GPUs" + (f", cuda:0 to cuda:{count - 1}: name these" if count else "")
+        why = "TRITON_INTERPRET is set: unset it" if interpreting else there
+        raise DeviceError(f"no GPU {name}: {why}{', or' if count or interpreting else ':'} type --device interpreter")
     return list(dict.fromkeys(indices))
 
 

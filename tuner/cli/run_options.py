@@ -106,23 +106,24 @@ class RunOptions:
             )
         if len(self.kernels) > 1 and (self.problems or self.suites):
             raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")
-        self._check_any(self.problems or self.suites)
+        if not (self.problems or self.suites or self.misses):
+            raise UsageError(
+                f"no problem of --kernel {self.kernels[0]} given: name some with --problem M=4096,N=1024, "
+                "--suite FILE.csv or --from-misses FILE"
+            )
 
     def _check_lists(self) -> None:
         if self.problems:
             raise UsageError("--problem names a key of a kernel: say which by --kernel my_pkg.my_module:my_kernel")
         listed = self.suites or self.shapes or self.captured
-        self._check_any(listed)
-        if self.invariant and not listed:
-            raise UsageError(
-                "--invariant is for --suite and --shape: what was missed says itself whether it is invariant"
-            )
-
-    def _check_any(self, named: Sequence[object]) -> None:
-        if not named and not self.misses:
+        if not (listed or self.misses):
             raise UsageError(
                 "no problem given: name some with --suite demo, --suite FILE.csv, --shape 4096x4096x1024, "
                 "--kernel MODULE:NAME --problem M=4096,N=1024, --captured DIR or --from-misses FILE"
+            )
+        if self.invariant and not listed:
+            raise UsageError(
+                "--invariant is for --suite and --shape: what was missed says itself whether it is invariant"
             )
 
     def _check_cluster(self) -> None:

@@ -84,9 +84,9 @@ def key_values(text: str) -> tuple[tuple[str, Extra], ...]:
 def part_of(name: str, wanted: Extra) -> tuple[str, Extra] | None:
     """Return the part of a problem with M, N and K that a name stands for, in any case, and the value it must have.
 
-    None for "dtype", and for what is in `extras`.
+    "dtype" is that of most operands. None for what is in `extras`.
     """
-    part = name.lower()
+    part = "a_dtype" if name.lower() == "dtype" else name.lower()
     if part not in _PARTS:
         return None
     return part, dtype.spelled(str(wanted)) if part.endswith("dtype") else wanted
