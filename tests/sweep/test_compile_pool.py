@@ -67,6 +67,20 @@ def test_a_full_disk_under_the_compilers_ends_the_sweep_and_is_no_result(faulty)
         assert pool.result(key) is None
 
 
+def test_a_full_disk_is_told_while_what_is_to_be_compiled_is_still_being_listed(faulty):
+    problem, deadline = faulty(), time.monotonic() + 120
+
+    def listed():
+        yield problem, Config("faulty", behaviour="full", index=0)
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            yield problem, Config("faulty", behaviour="good", index=0)
+
+    with CompilePool(DEVICE, workers=1) as pool, pytest.raises(SweepError, match="cache cannot be written"):
+        pool.compile_all(listed())
+    assert time.monotonic() < deadline
+
+
 def test_a_missing_folder_of_the_cache_is_the_machines_error_and_another_missing_file_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "gone" / "cache"))
     for missed in ("gone", "gone/cache", "gone/cache/AB/kernel.cubin"):

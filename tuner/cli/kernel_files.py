@@ -110,8 +110,8 @@ def _compile_ahead(device: Device, launched: Sequence[tuple[Problem, Config]]) -
         return compile_all(pool, launched)
 
 
-def compile_all(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:
-    """Have everything compiled, with a bar on a terminal; returns what did not compile, and why."""
+def compile_all(pool: CompilePool, asked: Iterable[tuple[Problem, Config]]) -> dict[tuple[Problem, Config], str]:
+    """Have everything compiled as it is listed, with a bar on a terminal; returns what did not compile, and why."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -120,8 +120,16 @@ def compile_all(pool: CompilePool, asked: Sequence[tuple[Problem, Config]]) -> d
     # Elsewhere it would leave an empty line. FORCE_COLOR in a log wants no bar there.
     silent = sys.stderr is None or not sys.stderr.isatty()
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        bar = progress.add_task("", total=len(asked))
-        return pool.compile_all(asked, lambda left: progress.update(bar, completed=len(asked) - left))
+        bar, listed = progress.add_task("", total=None), 0
+
+        def counted() -> Iterator[tuple[Problem, Config]]:
+            nonlocal listed
+            for each in asked:
+                listed += 1
+                yield each
+            progress.update(bar, total=listed)
+
+        return pool.compile_all(counted(), lambda left: progress.update(bar, completed=listed - left))
 
 
 def as_json(written: Iterable[Written]) -> list[dict[str, Any]]:

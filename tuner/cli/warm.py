@@ -55,7 +55,7 @@ def warm(places: tuple[str, ...], slug: str | None, jobs: int | None, kernels: t
     begun = time.monotonic()
     gone_on = kernel_files.told_where_to_go_on("not all is in Triton's cache")
     with gone_on, CompilePool(device, workers=jobs or cpu_count()) as pool:
-        unmade = kernel_files.compile_all(pool, list(served(rows, device, ranges)))
+        unmade = kernel_files.compile_all(pool, served(rows, device, ranges))
     failed = {f"{problem}: {config}": message for (problem, config), message in unmade.items()}
     summary = {
         "device": device.slug,

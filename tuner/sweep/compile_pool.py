@@ -183,11 +183,15 @@ class CompilePool(AbstractContextManager["CompilePool"]):
     ) -> dict[tuple[Problem, Config], str]:
         """Compile configs of problems, tell `progress` how many are left; return why some of them do not compile.
 
+        Compiling begins with the first one, while the others are being listed.
+
         Raises:
             SweepError: see `recover`.
         """
         keys, refused = {}, {}
         for problem, config in asked:
+            self.recover()
+            progress(self.waiting)
             try:
                 spec = registry.find(problem.op, config.kernel, problem.source)
                 keys[problem, config] = self.request(spec, problem, config)
