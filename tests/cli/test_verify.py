@@ -223,6 +223,20 @@ def test_strict_exits_1_for_warnings_but_not_for_notes(run, won, make_table, tmp
     assert f"{noted}: 1 table, 1 row: 1 note" in out
 
 
+def test_ten_notes_are_listed_and_the_others_counted(run, won, make_table, tmp_path):
+    losing = [won(m, vs_vendor=0.9) for m in range(1, 12)]
+    table = make_table(*losing, won(64, vs_default=0.9)).write(tmp_path)
+    code, out, err = run("verify", table)
+    levels = [line.split()[0] for line in out.splitlines()[2:]]
+    assert (code, levels) == (0, ["warning"] + ["note"] * 10)
+    assert err == "the first 10 of 11 notes (losing: 11): --notes lists all\n"
+    code, out, err = run("verify", table, "--notes")
+    assert (code, out.count("note "), err) == (0, 11, "")
+    assert len(json.loads(run("verify", table, "--json")[1])["places"][0]["findings"]) == 12
+    code, _, err = run("verify", table, "--notes", "--json")
+    assert (code, err.startswith("tuner: --notes is for the listing")) == (2, True)
+
+
 def test_a_folder_is_read_whole_and_a_file_that_no_lookup_finds_is_an_error(run, won, make_table, tmp_path):
     make_table(won()).write(tmp_path)
     (tmp_path / "broken--x.json").write_text("{")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tuner.tables.verify.inspection import Inspection
 
 _COLUMNS = ("level", "check", "problem", "found", "expected", "what to type")
+_NOTES = 10
+"""How many notes of a place are listed unless all are asked for."""
 _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst")
 
 
@@ -30,6 +32,7 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 @click.argument("places", metavar="TABLE|DB...", nargs=-1, required=True, type=options.Place())
 @kernel_options.kernel_option
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@click.option("--notes", is_flag=True, help="List every note, not the first ten of a place.")
 @click.option("--regret", is_flag=True, help="Measure what a lookup loses on held-out problems.")
 @click.option("--invariance", is_flag=True, help="Compare rows of invariant families bit for bit between their Ms.")
 @click.option("--suite", metavar="NAME|FILE.csv", help="With --regret: hold out these problems, all together.")
@@ -50,6 +53,7 @@ def verify(
     *,
     kernels: tuple[str, ...],
     strict: bool,
+    notes: bool,
     regret: bool,
     invariance: bool,
     suite: str | None,
@@ -75,6 +79,8 @@ def verify(
         raise UsageError(f"{which} takes one table, folder of tables or database at a time")
     if launches and strict:
         raise UsageError("--strict is for warnings, of which --regret and --invariance have none: leave it out")
+    if notes and (launches or as_json):
+        raise UsageError("--notes is for the listing: --regret and --invariance have no notes, --json has all of them")
     if suite is not None and ctx.get_parameter_source("sample") is ParameterSource.COMMANDLINE:
         raise UsageError(
             "--sample is for --regret without --suite, whose problems are all held out: leave one of them out"
@@ -89,13 +95,13 @@ def verify(
         elif invariance:
             ok = _compare(places[0], device, as_json=as_json)
         else:
-            ok = _inspect(places, strict=strict, as_json=as_json)
+            ok = _inspect(places, strict=strict, notes=notes, as_json=as_json)
     except AbsentError as e:
         raise UsageError(str(e)) from e  # exit code 1 means that something is wrong with what is there
     ctx.exit(0 if ok else 1)
 
 
-def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
+def _inspect(places: Iterable[str], *, strict: bool, notes: bool, as_json: bool) -> bool:
     from tuner.tables.verify.finding import Level
     from tuner.tables.verify.inspection import inspect
 
@@ -107,19 +113,27 @@ def _inspect(places: Iterable[str], *, strict: bool, as_json: bool) -> bool:
         output.print_json({"ok": ok, "places": listed})
     else:
         for inspection in inspections:
-            _print(inspection)
+            _print(inspection, every_note=notes)
     return ok
 
 
-def _print(inspection: Inspection) -> None:
+def _print(inspection: Inspection, *, every_note: bool) -> None:
+    from tuner.tables.verify.finding import Level
+
     size = f"{output.quantity(inspection.tables, 'table')}, {output.quantity(inspection.rows, 'row')}"
     if inspection.kernels:
         size += f", {output.quantity(inspection.kernels, 'folder')} of kernels"
     click.echo(f"{inspection.place}: {size}: {_summary(inspection)}")
     several = len({finding.place for finding in inspection.findings} - {inspection.place}) > 1
-    if inspection.findings:
+    checks = Counter(finding.check for finding in inspection.findings if finding.level is Level.NOTE)
+    hidden = 0 if every_note else max(0, checks.total() - _NOTES)
+    listed = inspection.findings[: len(inspection.findings) - hidden]  # the worst first
+    if listed:
         columns = (*_COLUMNS[:2], "table", *_COLUMNS[2:]) if several else _COLUMNS
-        output.print_table(columns, [_cells(finding, several=several) for finding in inspection.findings], empty="")
+        output.print_table(columns, [_cells(finding, several=several) for finding in listed], empty="")
+    if hidden:
+        counts = ", ".join(f"{check}: {count}" for check, count in checks.most_common())
+        click.echo(f"the first {_NOTES} of {checks.total()} notes ({counts}): --notes lists all", err=True)
 
 
 def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:
