@@ -300,3 +300,9 @@ def test_a_package_without_a_name_or_in_a_folder_of_another_is_found(metadata, t
     monkeypatch.syspath_prepend(str(tmp_path))
     registry.forget()
     assert "matmul.odd" in [point.name for point in registry.points()]
+
+
+def test_an_op_that_no_kernel_has_is_told_with_those_that_there_are():
+    pytest.importorskip("triton", reason="Triton is not installed: no kernel is registered")
+    with pytest.raises(KernelError, match=r"none is installed; the ops are bmm, .*matmul, .*vector_add"):
+        registry.serving(Problem(64, 64, 64, op="matmull"), KNOWN["sm_90"])
