@@ -9,7 +9,7 @@ from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gated.operands import product
 from tuner.kernels.gated.space import MOST_SWAPPED_ROWS, supports
-from tuner.kernels.gemm.hopper.resources import elsewhere, warpgroups
+from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, elsewhere, warpgroups
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
@@ -19,8 +19,6 @@ NAME = "gated_warp_specialized"
 _DEEPEST = 12
 _GROUPS = (4, 8, 11, 16)
 """The most rows of tiles of a group."""
-_OTHER_BYTES = 256
-"""Shared memory besides barriers through which Triton passes values between warps."""
 _MOST_SUMS = 128
 """The most sums of a multiplying thread, of gate and up together."""
 _SHORTEST_ROW = 64
@@ -84,7 +82,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
     parts = config.integer("EPILOGUE_PARTS", 1)
     rows, columns = sides(config)
     stored = rows * columns // parts * min(2, parts) * dtype.ITEMSIZE[problem.out_dtype]
-    return config.integer("num_stages") * (_stage_bytes(config, problem) + 16) + stored + _OTHER_BYTES
+    return config.integer("num_stages") * (_stage_bytes(config, problem) + 16) + stored + OTHER_BYTES
 
 
 def _stage_bytes(config: Config, problem: Problem) -> int:

@@ -16,8 +16,8 @@ OPTIONAL = ("GROUP_SIZE_M", "launch_pdl", "matrix_instr_nonkdim", "waves_per_eu"
 """Parameters that a config may leave out."""
 _MOST_WAVES = 16
 _MOST_OBLONG = 8
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-_WARPS = (*_SIDES, "num_warps")
+SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+_WARPS = (*SIDES, "num_warps")
 _SMALLEST_INTERPRETED = 32
 """The size along M and N of the only tile that most kernels try on the interpreter."""
 
@@ -148,7 +148,7 @@ def tensor_core_shape(config: Config, problem: Problem, device: Device) -> str |
     return None
 
 
-@rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", reads=(*_SIDES, "matrix_instr_nonkdim"))
+@rule("matrix instruction", "AMD CDNA3 ISA guide, MFMA 16x16 and 32x32", reads=(*SIDES, "matrix_instr_nonkdim"))
 def matrix_instruction(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     nonkdim = config.integer("matrix_instr_nonkdim", 0)
     block_m, block_n, _ = tile_resources.tile(config)
@@ -173,7 +173,7 @@ def kpack(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return None
 
 
-@rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
+@rule("padding", "the shape itself: the rest of such a tile is masked", reads=SIDES)
 def padding(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     smallest = _SMALLEST_INTERPRETED if device.is_interpreter else 16
@@ -217,7 +217,7 @@ def short_rows(config: Config, problem: Problem, device: Device) -> str | None:
     return f"BLOCK_SIZE_K of {block_k} loads {block_k * size} B of a row"
 
 
-@rule("waves", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish", reads=_SIDES)
+@rule("waves", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile, tail effects vanish", reads=SIDES)
 def waves(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     waves = -(-problem.m // block_m) * -(-problem.n // block_n) / device.sm_count
@@ -232,7 +232,7 @@ def _largest(problem: Problem) -> int:
     return (128 if tile_resources.asynchronous_copies(problem) == 2 else 64) * min(128, narrow)
 
 
-@rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", reads=_SIDES)
+@rule("oblong", "bytes loaded a sum: (BM + BN) / (BM * BN)", reads=SIDES)
 def oblong(config: Config, problem: Problem, device: Device) -> str | None:
     block_m, block_n, _ = tile_resources.tile(config)
     shorter, extent = (block_m, problem.m) if block_m <= block_n else (block_n, problem.n)

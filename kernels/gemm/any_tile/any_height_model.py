@@ -13,8 +13,6 @@ from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
 
-_WGMMA_BYTES, _WGMMA_ROWS = 32, 64
-"""What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
 _SLOWEST, _OVERLAP = 8, 3
 """The p of p-norms: of a step's times nearly the longest alone, and of products and device memory that hide each other,
 unless both are nearly as long."""
@@ -77,7 +75,7 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
     at_once = ctas * clusters_at_once(ctas, device.sm_count)
     shares_columns = bool(inner.get(SHARE_B, False))
     loaded = rows + requested / ctas if shares_columns else rows / ctas + requested
-    wgmmas = rows / _WGMMA_ROWS * (resources.ROW_BYTES / _WGMMA_BYTES)
+    wgmmas = rows / resources.WGMMA_ROWS * (resources.ROW_BYTES / resources.WGMMA_BYTES)
     each = 2 if any_width_space.in_halves(inner) else 1
     multiplied = wgmmas * (each * by.wgmma_cycles + columns * by.column_cycles)
     awaited = by.latency / max(1, inner.integer("num_stages") - 2)  # a stage is free when the next one is multiplied
@@ -91,13 +89,14 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
         loading = max(share, _SHARED_PORT if share > 1 / 2 else 1 / 2)
         sent, filled = (each * resources.ROW_BYTES for each in (loaded, rows + requested))
         loads = loading * sent / by.l2_bytes, loading * filled / by.fill_bytes
-        cycles = steps * _norm(_SLOWEST, *loads, multiplied, awaited)
-        return _norm(_OVERLAP, cycles / device.sustained_mhz + met_us, memory_us * running / count)
+        cycles = steps * norm(_SLOWEST, *loads, multiplied, awaited)
+        return norm(_OVERLAP, cycles / device.sustained_mhz + met_us, memory_us * running / count)
 
     full, rest = divmod(count, at_once)
     return by.start_us + full * wave_us(at_once) + (wave_us(rest) if rest else 0)
 
 
-def _norm(p: int, *values: float) -> float:
+def norm(p: int, *values: float) -> float:
+    """The p-norm of times that hide each other in part: nearly the longest for a large p, their sum for 1."""
     total: float = sum(value**p for value in values) ** (1 / p)
     return total

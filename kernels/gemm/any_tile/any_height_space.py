@@ -21,7 +21,6 @@ from tuner.kernels.gemm.any_tile.any_height_tile import (
     NAME,
     OPTIONS,
     PAIR,
-    SIDES,
     STEP,
     UNIT,
     WARPS,
@@ -36,6 +35,7 @@ from tuner.kernels.gemm.hopper import cluster_sizes, ping_pong_model
 from tuner.kernels.gemm.hopper.resources import row_length, tiles
 from tuner.kernels.space import refinements, tile_rules
 from tuner.kernels.space.rule import rule
+from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem, dtype
 
 _FEWEST_ROWS = 65

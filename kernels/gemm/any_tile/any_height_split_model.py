@@ -8,15 +8,14 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost.tile import memory_bytes_per_us
+from tuner.kernels.gemm.any_tile.any_height_model import norm
 from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, WGMMA_BYTES, WGMMA_ROWS
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
 
-_WGMMA_BYTES, _WGMMA_ROWS = 32, 64
-"""What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
-_WGMMA_CYCLES, _COLUMN_CYCLES = 5.0, 0.5
+WGMMA_CYCLES, _COLUMN_CYCLES = 5.0, 0.5
 """Cycles of a wgmma, and for each of its columns, at the tensor cores' peak."""
 _LATENCY = 1000.0
 """Cycles from a load to its data."""
@@ -96,12 +95,12 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     requested = chunks.requested(rows, exchanged(problem))
     loaded = requested / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
     share = min(1.0, tile.count(problem) * splits / device.sm_count)
-    wgmmas = columns / _WGMMA_ROWS * (ROW_BYTES / _WGMMA_BYTES)
-    step = _norm(
+    wgmmas = columns / WGMMA_ROWS * (ROW_BYTES / WGMMA_BYTES)
+    step = norm(
         _SLOWEST,
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
         (_PAIRED if share > 1 / 2 else _ALONE) * (requested + columns) * ROW_BYTES / by.fill_bytes,
-        wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
+        wgmmas * (WGMMA_CYCLES + rows * _COLUMN_CYCLES),
         _LATENCY / max(1, stages - 2),  # a stage is free when the next one is multiplied
     )
     steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
@@ -109,9 +108,4 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     memory_us = problem.bytes_moved / memory_bytes_per_us(device)
     waves = -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
     steps_us, sent_us = (waves * cycles / device.sustained_mhz for cycles in (steps * step, sent))
-    return by.start_us + _norm(_SLOWER, steps_us, memory_us) + sent_us
-
-
-def _norm(power: int, *values: float) -> float:
-    total: float = sum(value**power for value in values) ** (1 / power)
-    return total
+    return by.start_us + norm(_SLOWER, steps_us, memory_us) + sent_us

@@ -15,11 +15,12 @@ from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.gemm.any_tile import any_height_tile, any_width_space
 from tuner.kernels.gemm.any_tile.any_height_split_model import CONSTANTS, Tile, modelled_us
-from tuner.kernels.gemm.any_tile.any_height_tile import SIDES, UNIT, WARPS
+from tuner.kernels.gemm.any_tile.any_height_tile import UNIT, WARPS
 from tuner.kernels.gemm.hopper import chunks, cluster_parts, cluster_sizes
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES, row_length
+from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, ROW_BYTES, row_length
 from tuner.kernels.space import odd_rows, refinements, tile_rules
 from tuner.kernels.space.rule import rule
+from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem, dtype
 
 NAME = "any_height_split"
@@ -45,8 +46,8 @@ _CAUTION = 1.02
 docs/decisions.md, 171."""
 _ODD_ROWS = 1.2
 """The same where rows of A or B are odd (docs/decisions.md, 178)."""
-_RESERVED_BYTES, _OTHER_BYTES = 1024, 256
-"""Shared memory for the barrier that counts arriving sums, and through which Triton passes values between warps."""
+_RESERVED_BYTES = 1024
+"""Shared memory for the barrier that counts arriving sums."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 
 
@@ -148,7 +149,7 @@ def _clusters(down: int, across: int, device: Device) -> Iterator[tuple[int, int
 def _deepest(rows: int, columns: int, problem: Problem, device: Device) -> int:
     """The most stages that fit."""
     stage = (chunks.loaded(rows, exchanged(problem)) + columns) * ROW_BYTES + 16
-    return min(_MOST_STAGES, (device.shared_bytes - _RESERVED_BYTES - _OTHER_BYTES) // stage)
+    return min(_MOST_STAGES, (device.shared_bytes - _RESERVED_BYTES - OTHER_BYTES) // stage)
 
 
 def _sums_each(rows: int, columns: int) -> float:
@@ -164,7 +165,7 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
     """An upper bound on a block's shared memory: the ring, whose place sums take in the end, and barriers."""
-    return _ring_bytes(Tile.of(config), problem) + 16 * config.integer("num_stages") + _RESERVED_BYTES + _OTHER_BYTES
+    return _ring_bytes(Tile.of(config), problem) + 16 * config.integer("num_stages") + _RESERVED_BYTES + OTHER_BYTES
 
 
 def _ring_bytes(tile: Tile, problem: Problem) -> int:

@@ -14,6 +14,7 @@ from tuner.kernels.gemm.any_tile.any_height_model import CONSTANTS, modelled_us
 from tuner.kernels.gemm.hopper import chunks, cluster_sizes, resources
 from tuner.kernels.space import refinements
 from tuner.kernels.space.rule import rule
+from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem
 
 NAME = "any_height"
@@ -40,7 +41,6 @@ Of 962 problems that no constant was fitted to, 66 have other defaults for it, w
 least is 0.87, the most 1.07 (decision 152)."""
 _DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
-SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
 def unserved(problem: Problem, device: Device) -> str | None:

@@ -10,11 +10,12 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.gemm.hopper import chunks, cluster_sizes
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES, by_steps, elsewhere, row_length, warpgroups
+from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, ROW_BYTES, by_steps, elsewhere, row_length, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import odd_rows, refinements, tile_rules
 from tuner.kernels.space.rule import rule
+from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem, dtype
 
 NAME = "any_width"
@@ -51,12 +52,9 @@ _GROUPS = (8, 16)
 FEW_STAGES, _MOST_STAGES = 4, 8
 ENOUGH_STAGES = 5
 """Stages from which a second buffer gains more than another stage (benchmarks/results/ring-depths-h200.json)."""
-_OTHER_BYTES = 256
-"""Shared memory besides barriers through which Triton passes values between warps."""
 _SCRATCH = 16
 """Columns of 64 rows that a warpgroup passes through shared memory at a time where C is stored from registers."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 _AXES: Mapping[str, tuple[Value, ...]] = {
     "BLOCK_SIZE_M": tuple(_WARPS),
     "BLOCK_SIZE_N": (*_NARROW, *_WIDTHS),
@@ -157,7 +155,7 @@ def ring_bytes(config: Config, problem: Problem) -> int:
 def _taken(config: Config, problem: Problem, turns: int) -> int:
     stored = warpgroups(config) * 64 * (turns * 64 or _SCRATCH) * dtype.ITEMSIZE[problem.out_dtype]
     reserved = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
-    return ring_bytes(config, problem) + 16 * config.integer("num_stages") + stored + _OTHER_BYTES + reserved
+    return ring_bytes(config, problem) + 16 * config.integer("num_stages") + stored + OTHER_BYTES + reserved
 
 
 def deepest(
@@ -221,7 +219,7 @@ def too_wide_output(config: Config, problem: Problem, device: Device) -> str | N
 
 @rule("shape", "kernels/gemm/any_tile/any_width_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    rows, columns, warps = (config.integer(name) for name in (*_SIDES, "num_warps"))
+    rows, columns, warps = (config.integer(name) for name in (*SIDES, "num_warps"))
     if _WARPS.get(rows) != warps:
         return f"{rows} rows for {warps} warps: 128 or 256 for 8, 192 for 12"
     if config.integer(refinements.NUM_CTAS, _PAIR) != _PAIR:
@@ -246,7 +244,7 @@ def no_step(width: int, side: str, config: Config, problem: Problem, unit: int =
     "registers",
     "compiled for sm_90: 192 sums a thread fit, 112 of three warpgroups",
     fatal=True,
-    reads=(*_SIDES, "num_warps"),
+    reads=(*SIDES, "num_warps"),
 )
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     return too_many_sums(config, _MOST_SUMS)
@@ -259,7 +257,7 @@ def too_many_sums(config: Config, most: Mapping[int, int]) -> str | None:
     return f"a thread would hold {held:g} sums, {most[groups]} fit" if held > most[groups] else None
 
 
-@rule("widths", "measured: docs/lessons.md, Tiles of any width; the constants here", reads=_SIDES)
+@rule("widths", "measured: docs/lessons.md, Tiles of any width; the constants here", reads=SIDES)
 def _widths(config: Config, problem: Problem, device: Device) -> str | None:
     columns, tried = config.integer("BLOCK_SIZE_N"), _widths_of(config.integer("BLOCK_SIZE_M"), problem, device)
     return f"{columns} columns: {', '.join(map(str, tried))} are tried" if columns not in tried else None
@@ -275,10 +273,10 @@ def _widths_of(rows: int, problem: Problem, device: Device) -> tuple[int, ...]:
     return *narrow, *_WIDTHS
 
 
-@rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=_SIDES)
+@rule("waves", "measured on an H200: docs/lessons.md, Tiles of any width", reads=SIDES)
 def _waves(config: Config, problem: Problem, device: Device) -> str | None:
     """Keep tiles to problems where no multiprocessor computes more than with others; without any, keep the best."""
-    rows, columns = (config.integer(name) for name in _SIDES)
+    rows, columns = (config.integer(name) for name in SIDES)
     sums = busiest(rows, columns, problem, device)
     least = max(_least(problem, device), _least_of_others(problem, device))
     if in_halves(config):
@@ -290,7 +288,7 @@ def _waves(config: Config, problem: Problem, device: Device) -> str | None:
 def _idle_blocks(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     if refinements.NUM_CTAS not in config:
         return None
-    extent, side = (problem.m, _SIDES[0]) if config.get(refinements.SHARE_B, False) else (problem.n, _SIDES[1])
+    extent, side = (problem.m, SIDES[0]) if config.get(refinements.SHARE_B, False) else (problem.n, SIDES[1])
     return f"one tile of {config[side]} covers {extent}" if extent <= config.integer(side) else None
 
 

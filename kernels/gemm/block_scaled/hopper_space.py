@@ -8,10 +8,11 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import SCALE_GROUP
-from tuner.kernels.gemm.hopper.resources import elsewhere, warpgroups
+from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, elsewhere, warpgroups
 from tuner.kernels.gemm.tma import space as tma_space
 from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
+from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem, dtype
 
 NAME = "block_scaled_warp_specialized"
@@ -29,9 +30,6 @@ Two parts of 64 columns leave room for 5 stages of 128x128, four parts for 6.
 _FEWEST_STAGES = 3
 _SCALES_AHEAD = 32
 """Scales of B that a stage has room for: 128 bytes, the alignment that TMA requires in shared memory."""
-_OTHER_BYTES = 256
-"""Shared memory besides barriers through which Triton passes values between warps."""
-_SIDES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -87,7 +85,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
     parts = config.integer("EPILOGUE_PARTS", 1)
     stored = WGMMA_ROWS * warpgroups(config) * config.integer("BLOCK_SIZE_N") // parts * min(2, parts)
     out_bytes = stored * dtype.ITEMSIZE[problem.out_dtype]
-    return config.integer("num_stages") * _stage_bytes(config) + out_bytes + _OTHER_BYTES
+    return config.integer("num_stages") * _stage_bytes(config) + out_bytes + OTHER_BYTES
 
 
 def _stage_bytes(config: Config) -> int:
@@ -99,7 +97,7 @@ def _stage_bytes(config: Config) -> int:
 @rule("shape", "kernels/gemm/block_scaled/hopper_jit.py", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     """Why the kernel does not support a config's shape, or None."""
-    rows, columns, parts = (config.integer(name) for name in (*_SIDES, "EPILOGUE_PARTS"))
+    rows, columns, parts = (config.integer(name) for name in (*SIDES, "EPILOGUE_PARTS"))
     if rows not in _ROWS or columns not in _COLUMNS:
         return f"a tile of {rows}x{columns}: 8 to 128 rows, and 64 or 128 columns, which have one scale"
     if config.integer("BLOCK_SIZE_K") != SCALE_GROUP:
@@ -119,7 +117,7 @@ def _rows(config: Config, problem: Problem, device: Device) -> str | None:  # no
     return None
 
 
-@rule("padding", "the shape itself: the rest of such a tile is masked", reads=_SIDES)
+@rule("padding", "the shape itself: the rest of such a tile is masked", reads=SIDES)
 def _padding(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
     covers_m = max(min(_ROWS), tile_resources.next_power_of_two(problem.m))
@@ -129,7 +127,7 @@ def _padding(config: Config, problem: Problem, device: Device) -> str | None:  #
     return f"BLOCK_SIZE_N is {columns}, {covers_n} covers N" if columns > covers_n else None
 
 
-@rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", reads=_SIDES)
+@rule("thin", "NVIDIA, Matrix Multiplication Background: reuse grows with the tile", reads=SIDES)
 def _thin(config: Config, problem: Problem, device: Device) -> str | None:
     """Reject small tiles if larger ones still fill the device many times over, one warpgroup if they do so twice."""
     rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")

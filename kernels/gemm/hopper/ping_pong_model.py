@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernels.gemm.hopper import chunks
-from tuner.kernels.gemm.hopper.resources import ROW_BYTES
+from tuner.kernels.gemm.hopper.resources import ROW_BYTES, WGMMA_BYTES, WGMMA_ROWS
 from tuner.kernels.space import odd_rows
 from tuner.problem import Problem, dtype
 
-_WGMMA_BYTES, _WGMMA_ROWS = 32, 64
-"""What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
 _SHARPNESS = 6
 """The p of a p-norm: the longer of a tile's products and traffic hides the other, unless both are nearly as long."""
 _BESIDE_OTHERS = 0.98
@@ -88,7 +86,7 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     size = dtype.ITEMSIZE[computed.a_dtype]
     steps, tiles = -(-computed.k * size // ROW_BYTES), -(-computed.m // rows) * -(-computed.n // width)
     each = -(-tiles // device.sm_count)
-    multiplied = steps * rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * by.column_cycles
+    multiplied = steps * rows / WGMMA_ROWS * ROW_BYTES / WGMMA_BYTES * width * by.column_cycles
     stored = rows * width * dtype.ITEMSIZE[computed.out_dtype] * by.stored_bytes
     columns = chunks.loaded(width, computed)
     loaded = odd_rows.requested(computed, rows, columns, ROW_BYTES // size, ctas=1, share_b=False)
@@ -106,7 +104,7 @@ def slowed(rows: int, width: int, computed: Problem) -> float:
 
     Also 1 if rows are odd, which all models count that this corrects.
     """
-    multiplied = rows / _WGMMA_ROWS * ROW_BYTES / _WGMMA_BYTES * width * CONSTANTS.column_cycles
+    multiplied = rows / WGMMA_ROWS * ROW_BYTES / WGMMA_BYTES * width * CONSTANTS.column_cycles
     loaded = chunks.loaded(width, computed)
     more = 0.0 if odd_rows.odd(computed)[1] else _CROSSING * (chunks.awaited(width, computed) - loaded)
 

@@ -16,8 +16,10 @@ from tuner.problem import Problem, dtype
 
 ROW_BYTES = 128
 """Bytes of one row of a stage along K where a kernel has no others: one swizzle of shared memory."""
-_OTHER_BYTES = 256
+OTHER_BYTES = 256
 """Shared memory besides barriers through which Triton passes values between warps."""
+WGMMA_BYTES, WGMMA_ROWS = 32, 64
+"""What one wgmma multiplies: bytes of its operands along K, and rows of A (PTX ISA, wgmma.mma_async)."""
 
 
 def row_length(problem: Problem) -> int:
@@ -88,7 +90,7 @@ def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # no
     stored = part if part == rest else part * min(2, parts) + rest
     out_bytes = config.integer("BLOCK_SIZE_M") * stored * dtype.ITEMSIZE[problem.out_dtype]
     cluster_bytes = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
-    return stages * (stage_bytes(config, problem) + 16) + out_bytes + _OTHER_BYTES + cluster_bytes
+    return stages * (stage_bytes(config, problem) + 16) + out_bytes + OTHER_BYTES + cluster_bytes
 
 
 def stage_bytes(config: Config, problem: Problem) -> int:
