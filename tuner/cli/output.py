@@ -118,8 +118,8 @@ def span(seconds: float) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a plain table on stdout.
 
-    Words are folded to the terminal's width. A pipe or a narrow terminal gets whole lines. Columns of numbers are
-    aligned to the right. Where there is no row, `empty` is printed on stderr.
+    Words are folded to the terminal's width; where that is too narrow, each row becomes a block of lines. A pipe gets
+    whole lines. Columns of numbers are aligned to the right. Where there is no row, `empty` is printed on stderr.
     """
     from rich.console import Console
     from rich.table import Table
@@ -134,7 +134,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     if not console.is_terminal:  # rich would take half a millisecond for each row
         click.echo("\n".join(_plain_lines(columns, listed)))
         return
-    if not on_terminal or console.width < _narrowest(columns, listed):
+    if on_terminal and console.width < _narrowest(columns, listed):
+        click.echo("\n\n".join(_block(columns, row) for row in listed))
+        return
+    if not on_terminal:
         # Without a height, rich takes a dumb terminal to have 80 columns.
         console = Console(markup=False, highlight=False, width=10_000, height=25)
     # rich takes colours away for NO_COLOR, and leaves bold.
@@ -149,6 +152,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     click.echo(captured.get(), nl=False, color=True)  # rich decided: click would strip what FORCE_COLOR asked for
 
 
+def _block(columns: Sequence[str], row: Sequence[str]) -> str:
+    """A row in lines of their own, one for each column that says something."""
+    width = max(map(len, columns))
+    return "\n".join(f"{name:<{width}}  {cell}" for name, cell in zip(columns, row, strict=True) if cell)
+
+
 def _plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     from rich.cells import cell_len
 
@@ -156,7 +165,7 @@ def _plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Itera
     for row in (columns, *rows):
         pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
         parts = zip(columns, row, pads, strict=True)
-        yield "  ".join(pad + cell if _is_number(name) else cell + pad for name, cell, pad in parts)
+        yield "  ".join(pad + cell if _is_number(name) else cell + pad for name, cell, pad in parts).rstrip()
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
