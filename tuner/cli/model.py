@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="NAME|CONFIG.json", type=options.Place())
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Number of GPUs to shard over.")
+@click.option(
+    "--tp", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Number of GPUs to shard over."
+)
 @click.option(
     "--m",
     "sizes",

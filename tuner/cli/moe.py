@@ -66,7 +66,12 @@ def _sizes(text: str, example: str) -> tuple[int, ...]:
 )
 @click.option("--zero-points", is_flag=True, default=None, help="Groups have zero points too, as AWQ's do.")
 @click.option(
-    "--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Number of ranks; divides --intermediate."
+    "--tp",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of ranks; divides --intermediate.",
 )
 @click.option(
     "--m",

@@ -87,7 +87,7 @@ def _shard(text: str) -> Shard:
 @trials_option
 @click.option("--time-budget", "time_budget_s", type=seconds_of, metavar="60s", help="End after about this long.")
 @click.option("--shard", type=_shard, metavar="I/N", help="The I-th of N parts of the problems, of about equal cost.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seeds random choices.")
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Seeds random choices.")
 @device_option("auto: every GPU; without one, Triton's interpreter. Several: cuda:0,cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Tune on all machines of a Ray cluster: HOST:PORT of its head, or auto.")
 @click.option("--mixed", is_flag=True, help="With --ray: nodes may have different versions; tune under each.")

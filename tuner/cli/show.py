@@ -41,7 +41,23 @@ _shape_option = click.option(
     help="Only this shape, or these values of a key; if repeated, all must hold.",
 )
 _kernel_option = click.option("--kernel", metavar="NAME", help="Only this kernel.")
-_limit_option = click.option("--limit", type=click.IntRange(1, 2**63 - 1), help="At most this many.")
+_MOST_ROWS = 2**63 - 1
+"""What a database takes for a limit."""
+
+
+def _limited(_ctx: click.Context, _option: click.Parameter, limit: int | None) -> int | None:
+    if limit is not None and limit > _MOST_ROWS:
+        raise click.BadParameter(f"{limit} is more than the {_MOST_ROWS} that a database takes")
+    return limit
+
+
+_limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    callback=_limited,
+    help="At most this many.",
+)
 
 
 @show.command()
@@ -105,7 +121,8 @@ def winners(
 @click.option(
     "--state",
     type=click.Choice([state.value for state in State], case_sensitive=False),
-    help="Only trials that ended so.",
+    metavar="STATE",
+    help=f"Only trials that ended so: {', '.join(state.value.lower() for state in State)}.",
 )
 @_limit_option
 @options.json_option

@@ -39,6 +39,7 @@ _REGRETS = ("rule", "held out", "regret", "worst", "formula's", "formula's worst
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
+    metavar="N",
     default=30,
     show_default=True,
     help="With --regret and no suite: how many problems are held out, each alone.",
