@@ -21,6 +21,7 @@ from tuner.launch.launch import Launch
 from tuner.problem import Problem
 
 VERSION = 1
+_FEW_STAGES = 2
 BMM = Operation("bmm", make_operands, vendor, numerics.reference, launch_interpreted, numerics.tolerance)
 
 
@@ -38,8 +39,12 @@ _parts = launches.parts_of(bmm_kernel.pointer_kernel)
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The `pointer` kernel's default for one product on its share of the device."""
-    single = pointer_default.default_config(problem, share(device, batch_of(problem)))
+    """The `pointer` kernel's default for one product on its share of the device.
+
+    Unaligned operands get few stages: more programs reside, and hide each other's loads (docs/decisions.md, 181).
+    """
+    most = pointer_default.MOST_STAGES if problem.aligned else _FEW_STAGES
+    single = pointer_default.default_config(problem, share(device, batch_of(problem)), most_stages=most)
     return config_of(single, pointer(problem, device))
 
 

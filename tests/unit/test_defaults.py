@@ -152,3 +152,22 @@ def test_pointer_alone_may_take_all_of_a_k_up_to_256_in_one_step():
     assert longer["BLOCK_SIZE_K"] < 264
     batched = Problem(17848, 24, 200, dtype="bf16", op="bmm", extras={"batch": 1})
     assert registry.find("bmm", "bmm_pointer").default_config(batched, KNOWN["sm_90"])["BLOCK_SIZE_K"] < 200
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn"])
+@pytest.mark.parametrize("length", [197, 333, 577, 1500])
+def test_unaligned_batches_have_two_stages_at_most(length, layout):
+    shape = (length, length, 64) if layout == "nt" else (length, 64, length)
+    batched = Problem(*shape, dtype="bf16", layout=layout, op="bmm", extras={"batch": 96})
+    assert not batched.aligned
+    default = registry.find("bmm", "bmm_pointer").default_config
+    assert default(batched, KNOWN["sm_90"]).integer("num_stages") <= 2
+    aligned = Problem(32, 16, 4096, dtype="bf16", layout="nt", op="bmm", extras={"batch": 8})
+    assert default(aligned, KNOWN["sm_90"]).integer("num_stages") == 6, "the fastest of benchmarks/suites/batches.csv"
+
+
+def test_a_batch_whose_tokens_were_timed_gets_the_fastest_config():
+    """The winner of benchmarks/results/batches-h200.json; the default before took 1.56 times as long."""
+    values = Problem(577, 64, 577, dtype="bf16", layout="nn", op="bmm", extras={"batch": 64})
+    config = registry.default_config(values, KNOWN["sm_90"])
+    assert [config[name] for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")] == [64, 64, 32, 2]

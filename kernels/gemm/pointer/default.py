@@ -20,6 +20,7 @@ _SAME = 0.02
 ones do (on recorded landscapes)."""
 _MOST_LOADS_OF_ONE_STEP = 4096
 """32 for each thread of four warps."""
+MOST_STAGES = 6
 _SHORT = 16
 """BLOCK_SIZE_K of float32 beside which a thread has registers for 128 sums."""
 
@@ -31,11 +32,14 @@ class _Candidate(NamedTuple):
     stages: int
 
 
-def default_config(problem: Problem, device: Device, *, whole_k: bool = False) -> Config:
+def default_config(
+    problem: Problem, device: Device, *, whole_k: bool = False, most_stages: int = MOST_STAGES
+) -> Config:
     """The candidate with the least estimated time that the search space would try.
 
     whole_k: whether that may be a step that takes all of a K up to 256. Nobody measured it of products in a batch or a
     group, and of those that experts compute one after the other, the second has another K.
+    most_stages: the deepest pipeline.
 
     Ties go to the larger tile; of two as large to the wider, but to the taller for wgmma and tcgen05 with B stored
     [N, K] and more than one step along K. That is measured, not understood: on an H200 256x128 was the faster there,
@@ -52,7 +56,7 @@ def default_config(problem: Problem, device: Device, *, whole_k: bool = False) -
         return round(math.log(us) / _SAME), -sides.rows * sides.columns, -oblong, sides.length
 
     tried = space(problem, device)
-    ranked = sorted(_candidates(problem, device, whole_k), key=rank)
+    ranked = sorted(_candidates(problem, device, whole_k, most_stages), key=rank)
     configs = (_config(one, problem, device) for one in ranked)
     # A lookup must never raise: the smallest config runs wherever any does.
     smallest = _config(_candidate(16, 16, tile_resources.shortest_k(problem), 1, 1), problem, device)
@@ -68,10 +72,10 @@ def _interpreted(problem: Problem) -> _Candidate:
     return _candidate(m, n, max(k, tile_resources.shortest_k(problem)), 1, 4)
 
 
-def _candidates(problem: Problem, device: Device, whole_k: bool) -> Iterator[_Candidate]:
+def _candidates(problem: Problem, device: Device, whole_k: bool, most_stages: int) -> Iterator[_Candidate]:
     """Every tile, at a few lengths along K, with a pipeline as deep as fits and one as deep as fits twice."""
     size = dtype.ITEMSIZE[problem.a_dtype]
-    deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else 6
+    deepest = 2 if device.vendor == "amd" or not tile_resources.stages_differ(problem, device) else most_stages
     for m, n, k, warps in _tiles(problem, device, whole_k):
         steps, reads_shared = -(-problem.k // k), tile_resources.reads_shared(m, n, warps, problem, device)
         # tcgen05 keeps 16 bytes of barriers, the driver 1 KiB a block (CUDA C++ Programming Guide).
