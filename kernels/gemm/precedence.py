@@ -167,9 +167,9 @@ def one_wave(problem: Problem, device: Device) -> bool:
 
 
 def narrow(problem: Problem, device: Device) -> bool:
-    """Match those of few columns; of others `split_sum` and `any_height_split` split sums (docs/decisions.md, 179).
+    """Match those of few columns, but for batch-invariant families, as nobody compared those.
 
-    Batch-invariant families are left out, as nobody compared those.
+    Sums of others `split_sum` and `any_height_split` split as fast or faster than `split_k` (docs/decisions.md, 179).
     """
     few = problem.n <= _NARROW and not problem.invariant
     return few and _many_rows_of_16_bits(problem, device)
@@ -185,7 +185,7 @@ def _aligned_16_bits(problem: Problem, device: Device) -> bool:
 
 
 def _summed_apart(problem: Problem, device: Device) -> bool:
-    """Match the same, and of any aligned operands the rows of `_specialized_rows` whose tiles leave half of it idle.
+    """Match narrow outputs, and aligned operands of `_specialized_rows` whose tiles leave half of the device idle.
 
     Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
     benchmarks/results/few-tiles-long-h200.json, few-tiles-long-others-h200.json, few-tiles-others-h200.json.
@@ -195,7 +195,7 @@ def _summed_apart(problem: Problem, device: Device) -> bool:
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match these that run at once or leave half of it idle; `any_height_split` serves the 16-bit ones.
+    """Match what `one_wave` and `_summed_apart` do; `any_height_split` serves the 16-bit ones.
 
     But for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long.
     """

@@ -21,6 +21,7 @@ ones do (on recorded landscapes)."""
 _MOST_LOADS_OF_ONE_STEP = 4096
 """32 for each thread of four warps."""
 MOST_STAGES = 6
+"""Of a pipeline, unless a caller asks for fewer."""
 _SHORT = 16
 """BLOCK_SIZE_K of float32 beside which a thread has registers for 128 sums."""
 
