@@ -288,3 +288,10 @@ def test_a_table_serves_a_width_that_is_no_power_of_two(make_row, make_table, tm
     tuner.use(make_table(row).write(tmp_path))
     found = tuner.lookup(row.problem, H200)
     assert (found.rule, found.config) == ("exact", PLAIN)
+
+
+@pytest.mark.parametrize("shape", [(151, 28896, 3592), (151, 28896, 4096)])
+def test_where_tiles_of_any_height_leave_less_than_its_best_the_next_best_is_tried(shape):
+    space = SPEC.space(bf16(*shape), H200)
+    assert {(one["BLOCK_SIZE_M"], one["BLOCK_SIZE_N"]) for one in space.configs()} == {(192, 144)}
+    assert space.rejection(SPEC.default_config(bf16(*shape), H200)) is None

@@ -305,16 +305,21 @@ def busiest(rows: int, columns: int, problem: Problem, device: Device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _least(problem: Problem, device: Device) -> float:
-    """`busiest` of this kernel's tiles, at best; infinite where it does not serve the layout."""
+    """`busiest` of this kernel's tiles, at best; infinite where it does not serve the layout.
+
+    Tiles of two wgmmas count only where those of `any_height` leave no less.
+    """
     if _across(problem):
         return math.inf
-    wide = dtype.ITEMSIZE[problem.out_dtype] == 4
-    return min(
-        busiest(rows, columns, problem, device)
-        for rows, warps in _WARPS.items()
-        for columns in _widths_of(rows, problem, device)
-        if rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and warps > _WARPS[128])
-    )
+    wide, heights = dtype.ITEMSIZE[problem.out_dtype] == 4, _least_of_heights(problem, device)
+    counted = []
+    for rows, warps in _WARPS.items():
+        for columns in _widths_of(rows, problem, device):
+            three, sums = warps > _WARPS[128], busiest(rows, columns, problem, device)
+            fits = rows * columns <= 32 * warps * _MOST_SUMS[warps // 4] and not (wide and three)
+            if fits and (sums <= heights or not (three and columns > _WHOLE)):
+                counted.append(sums)
+    return min(counted)
 
 
 @functools.lru_cache(maxsize=1024)
