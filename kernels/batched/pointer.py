@@ -41,9 +41,11 @@ _parts = launches.parts_of(bmm_kernel.pointer_kernel)
 def default_config(problem: Problem, device: Device) -> Config:
     """The `pointer` kernel's default for one product on its share of the device.
 
-    Unaligned operands get few stages: more programs reside, and hide each other's loads (docs/decisions.md, 181).
+    Unaligned operands get few stages on Hopper: more programs reside, and hide each other's loads
+    (docs/decisions.md, 181).
     """
-    most = pointer_default.MOST_STAGES if problem.aligned else _FEW_STAGES
+    few = device.features.wgmma and not problem.aligned  # what was timed, on an H200
+    most = _FEW_STAGES if few else pointer_default.MOST_STAGES
     single = pointer_default.default_config(problem, share(device, batch_of(problem)), most_stages=most)
     return config_of(single, pointer(problem, device))
 

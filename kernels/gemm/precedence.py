@@ -110,6 +110,14 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
     return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
+def _scaled_in_clusters(problem: Problem, device: Device) -> bool:
+    """Match scales of blocks where the calibration speaks: estimates tell few tiles of any height from others.
+
+    Source: benchmarks/results/drawn-blocks-h200.json, drawn-blocks-again-h200.json.
+    """
+    return problem.scaling == "block" and calibration.applies(problem, device)
+
+
 def _specialized_rows(problem: Problem, device: Device) -> bool:
     """Match more than 128 rows, more than 256 of operands that `_are_compared`; none `_by_all_loads` or with blocks.
 
@@ -175,6 +183,20 @@ def narrow(problem: Problem, device: Device) -> bool:
     return few and _many_rows_of_16_bits(problem, device)
 
 
+def _split_in_one_launch(problem: Problem, device: Device) -> bool:
+    """Match narrow outputs, and batch-invariant families whose tiles leave half of the device idle.
+
+    `split_sum` and `any_height_split` keep to no one order of sums.
+    """
+    return narrow(problem, device) or (
+        problem.invariant and one_wave(problem, device) and _leaves_half_idle(problem, device)
+    )
+
+
+def _leaves_half_idle(problem: Problem, device: Device) -> bool:
+    return 2 * _tiles(problem) <= device.sm_count
+
+
 def _many_rows_of_16_bits(problem: Problem, device: Device) -> bool:
     return _aligned_16_bits(problem, device) and _specialized_rows(problem, device)
 
@@ -190,7 +212,7 @@ def _summed_apart(problem: Problem, device: Device) -> bool:
     Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
     benchmarks/results/few-tiles-long-h200.json, few-tiles-long-others-h200.json, few-tiles-others-h200.json.
     """
-    idle = problem.aligned and device.arch == calibration.MEASURED_ON and 2 * _tiles(problem) <= device.sm_count
+    idle = problem.aligned and device.arch == calibration.MEASURED_ON and _leaves_half_idle(problem, device)
     return narrow(problem, device) or (idle and _specialized_rows(problem, device))
 
 
@@ -313,12 +335,13 @@ TABLE = (
     Line(5, "any_height_ping_pong", _many_rows),
     Line(5, "ping_pong", _many_rows),
     Line(5, "tma", one_wave),
-    Line(5, "split_k", narrow),
+    Line(5, "split_k", _split_in_one_launch),
     Line(5, "split_sum", _summed_apart),
     Line(5, "pointer", _few_steps),
     Line(5, "pointer", _shorter_than_a_stage),
     Line(5, "block_scaled_warp_specialized", always),
     Line(5, "block_scaled", _splits_pay),
+    Line(5, "any_height_split", _scaled_in_clusters),
     Line(4, "warp_specialized", _few_rows_compared),
     Line(4, "warp_specialized", _by_all_loads),
     Line(4, "any_width", _few_rows_filled_by_any_width),

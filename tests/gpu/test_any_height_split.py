@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from checked import check_configs, check_in_turn, skip_where_refused
@@ -19,19 +21,30 @@ def nt(*shape: int, **options: object) -> Problem:
     return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
 
 
+def scaled(*shape: int, **options: object) -> Problem:
+    return nt(*shape, **{"dtype": "e4m3", "scaling": "block", **options})
+
+
 def tile(rows: int, columns: int, splits: int, stages: int, ctas: int | None = None, **options: object) -> Config:
     return Config(
         SPEC.name,
         BLOCK_SIZE_M=rows,
         BLOCK_SIZE_N=columns,
-        BLOCK_SIZE_K=64,
         SPLIT_K=splits,
         num_ctas=ctas or splits,
         num_stages=stages,
         num_warps=WARPS[columns],
         launch_pdl=True,
-        **options,
+        **{"BLOCK_SIZE_K": 64, **options},
     )
+
+
+def scaled_tile(
+    rows: int, columns: int, splits: int, stages: int, ctas: int | None = None, **options: object
+) -> Config:
+    config = tile(rows, columns, splits, stages, ctas, BLOCK_SIZE_K=128, **options)
+    alone = (ctas or splits) == 1
+    return Config(SPEC.name, **{name: value for name, value in config.pairs if not (alone and name == "num_ctas")})
 
 
 DOWN = {"SHARE_B": True}
@@ -53,6 +66,15 @@ CASES = [
     (nt(304, 1024, 4104, layout="tn", epilogue="bias+gelu"), tile(152, 128, 4, 5, 8)),
     (nt(296, 2000, 2048, layout="tn", dtype="fp16"), tile(40, 256, 2, 5, 4, **DOWN)),
     (nt(520, 256, 2048, layout="tt", dtype="fp16"), tile(128, 64, 2, 9, 4, **DOWN)),
+    (scaled(80, 12288, 4096), scaled_tile(80, 128, 1, 8)),
+    (scaled(81, 9216, 8192), scaled_tile(88, 192, 2, 6)),  # tiles of 192 columns begin within a block
+    (scaled(63, 9000, 2048, epilogue="bias+gelu"), scaled_tile(64, 192, 1, 6)),
+    (scaled(1, 5120, 2048), scaled_tile(16, 64, 1, 12, 4)),
+    (scaled(33, 5136, 2000, out_dtype="fp32", epilogue="bias"), scaled_tile(40, 128, 2, 9, 4)),
+    (scaled(199, 5120, 25600, epilogue="bias+gelu"), scaled_tile(104, 192, 2, 5, 4, **DOWN)),
+    (scaled(256, 1000, 7168, dtype="e5m2", out_dtype="fp16"), scaled_tile(128, 128, 8, 6)),
+    (scaled(300, 264, 16384, epilogue="silu"), scaled_tile(104, 64, 4, 8, 8)),
+    (scaled(147, 200, 1152), scaled_tile(80, 128, 8, 8, **DOWN)),  # nine steps for eight blocks
 ]
 
 
@@ -66,6 +88,20 @@ def test_launches_that_follow_each_other_keep_their_sums_apart():
     problem, config = nt(320, 1280, 8192), tile(80, 128, 2, 8, 4)
     skip_where_refused(SPEC, problem, config)
     check_in_turn(SPEC, problem, config)
+
+
+@pytest.mark.parametrize("strides", [(16, 1), (1, 77), (1, 80), (3, 231)], ids=["rows", "columns", "padded", "spread"])
+def test_scales_of_blocks_may_have_any_strides(strides):
+    problem, config = scaled(77, 2112, 2048), scaled_tile(40, 128, 2, 8)
+    skip_where_refused(SPEC, problem, config)
+    inputs = SPEC.make_inputs(problem, "cuda", 0)
+    memory = torch.full((77 * strides[0] + 16 * strides[1],), torch.nan, device="cuda")
+    scale_a = memory.as_strided((77, 16), strides).copy_(inputs.scale_a)
+    scale_b = torch.full((17, 20), torch.nan, device="cuda")[:, :16].t().copy_(inputs.scale_b)
+    verify.poison(inputs)
+    SPEC.launch(dataclasses.replace(inputs, scale_a=scale_a, scale_b=scale_b), config)
+    torch.cuda.synchronize()
+    assert verify.check(inputs, SPEC.reference(inputs), problem.k, SPEC.tolerance(problem)).failure is None
 
 
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by 16 bytes", "by elements"])

@@ -38,11 +38,26 @@ def bf16(*shape: int, **options: object) -> Problem:
     return Problem(*shape, **{"dtype": "bf16", "layout": "nt", **options})
 
 
+def blocks(*shape: int, **options: object) -> Problem:
+    return bf16(*shape, dtype="e4m3", scaling="block", **options)
+
+
 FEW_TILES = bf16(306, 1024, 14336)
 UNSERVED = [
     (FEW_TILES, INTERPRETER, "no interpreter"),
     (FEW_TILES, KNOWN["sm_100"], "Hopper"),
-    (bf16(306, 1024, 14336, dtype="e4m3"), H200, "float8_e4m3fn: it is for operands of 16 bits"),
+    (
+        bf16(306, 1024, 14336, dtype="e4m3"),
+        H200,
+        "float8_e4m3fn: it is for operands of 16 bits, or with scales of blocks",
+    ),
+    (
+        bf16(80, 1024, 14336, dtype="e4m3", scaling="row"),
+        H200,
+        "it is for operands of 16 bits, or with scales of blocks",
+    ),
+    (bf16(80, 12288, 4104, dtype="e4m3", scaling="block"), H200, "not aligned: TMA takes addresses"),
+    (bf16(80, 65536, 4096, dtype="e4m3", scaling="block"), H200, "80x65536 sums: its tiles, in clusters that split"),
     (bf16(64, 1024, 14336), H200, "M is 64: it is for 65 rows of A or more"),
     (bf16(306, 1024, 1000), H200, "K is 1000: it splits sums of 1024 and more"),
     (bf16(4096, 4096, 4096), H200, "4096x4096 sums: its tiles, in clusters that split their sums, do not all run at"),
@@ -63,6 +78,10 @@ SERVED = [
     bf16(616, 368, 16384, dtype="fp16", layout="nn", out_dtype="fp32", epilogue="bias+gelu"),
     bf16(896, 544, 14080, layout="tn"),
     bf16(512, 512, 4096, layout="tt"),
+    blocks(1, 5120, 2048),
+    blocks(80, 12288, 4096),
+    blocks(33, 7168, 16384, out_dtype="fp32", epilogue="bias"),
+    blocks(2058, 1088, 8320),
 ]
 
 
@@ -74,13 +93,14 @@ def test_all_clusters_of_what_it_offers_run_at_once_and_hold_their_sums(problem)
     assert SPEC.default_config(problem, H200) in configs
     for config in configs:
         assert space.tries(config)
-        splits, ctas = config["SPLIT_K"], config["num_ctas"]
+        splits, ctas = config["SPLIT_K"], config.get("num_ctas", 1)
         down, across = -(-problem.m // config["BLOCK_SIZE_M"]), -(-problem.n // config["BLOCK_SIZE_N"])
         tiles = ctas // splits
         clusters = -(-down // tiles) * across if config.get("SHARE_B") else down * -(-across // tiles)
         assert clusters * ctas <= cluster_sizes.room(ctas, H200)
         assert SPEC.shared_bytes(config, problem, H200) <= H200.shared_bytes
         rows = chunks.loaded(config["BLOCK_SIZE_M"], problem.exchanged()) + config["BLOCK_SIZE_N"]
+        rows += 8 if problem.scaling == "block" else 0
         assert any_height_split_space.parts_bytes(Tile.of(config)) <= config["num_stages"] * rows * 128
 
 
@@ -104,7 +124,8 @@ def test_what_would_not_work_is_refused_everywhere(changes, reason):
 
 def test_a_cluster_alone_is_no_option():
     config = Config(SPEC.name, **{name: value for name, value in PLAIN.pairs if name != "num_ctas"})
-    assert "clusters of 0 for SPLIT_K 4" in str(SPEC.space(FEW_TILES, H200).rejection(config, fatal_only=True))
+    config = config.replace(BLOCK_SIZE_M=96)
+    assert "clusters of 1 for SPLIT_K 4" in str(SPEC.space(FEW_TILES, H200).rejection(config, fatal_only=True))
 
 
 def test_rows_of_operands_that_are_stored_along_m_lie_in_chunks_of_64():
@@ -148,3 +169,52 @@ OTHERS = ((232, 192, 6144), (256, 6144, 4096), (4096, 4096, 4096), (1170, 2048, 
 @pytest.mark.parametrize("shape", OTHERS, ids=str)
 def test_narrow_products_and_many_tiles_keep_other_defaults(shape):
     assert registry.default_config(bf16(*shape), H200).kernel != SPEC.name
+
+
+SCALED = blocks(80, 12288, 4096)
+BY_BLOCKS = Config(
+    SPEC.name,
+    BLOCK_SIZE_M=80,
+    BLOCK_SIZE_N=128,
+    BLOCK_SIZE_K=128,
+    SPLIT_K=1,
+    launch_pdl=True,
+    num_stages=8,
+    num_warps=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"BLOCK_SIZE_M": 256, "num_stages": 4},
+            "a tile of 256x128 with scales of blocks: up to 128 rows, 192 columns",
+        ),
+        ({"BLOCK_SIZE_N": 256, "num_stages": 4}, "a tile of 80x256 with scales of blocks"),
+        ({"BLOCK_SIZE_M": 88, "num_stages": 7}, "88 rows without a cluster: a block stores 16 at a time"),
+        ({"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 4}, "a thread would hold 64 sums"),
+        ({"num_stages": 9}, "shared memory"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_beside_products_and_scales_is_refused(changes, reason):
+    assert SPEC.space(SCALED, H200).rejection(BY_BLOCKS, fatal_only=True) is None
+    assert reason in str(SPEC.space(SCALED, H200).rejection(BY_BLOCKS.replace(**changes), fatal_only=True))
+
+
+def test_only_with_scales_of_blocks_a_block_sums_a_tile_alone():
+    alone = Config(SPEC.name, **{name: value for name, value in PLAIN.pairs if name != "num_ctas"})
+    alone = alone.replace(BLOCK_SIZE_M=96, SPLIT_K=1)
+    assert "clusters of 1 for SPLIT_K 1" in str(SPEC.space(FEW_TILES, H200).rejection(alone, fatal_only=True))
+
+
+def test_the_model_is_near_what_was_measured_with_scales_of_blocks():
+    """Paired medians on an H200, by hand: of one block, of two that split a sum, and of a pair that shares B."""
+    measured = [
+        (blocks(80, 11328, 27008), BY_BLOCKS, 87.7),
+        (blocks(100, 7168, 16384), BY_BLOCKS.replace(BLOCK_SIZE_M=104, SPLIT_K=2, num_ctas=2, num_stages=7), 35.3),
+        (blocks(32, 1920, 4992), BY_BLOCKS.replace(BLOCK_SIZE_M=32, SPLIT_K=4, num_ctas=4, num_stages=10), 5.6),
+    ]
+    for problem, config, us in measured:
+        assert 0.85 < SPEC.estimate_us(config, problem, H200) / us < 1.15, problem

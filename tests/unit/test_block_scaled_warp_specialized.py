@@ -191,7 +191,8 @@ def test_faults_that_are_planted_in_its_source_are_seen(emulated):
         ((64, 7168, 2048), SPEC.name),
         ((128, 7168, 2048), SPEC.name),
         ((1, 7168, 2048), SPEC.name),
-        ((16, 512, 65536), "block_scaled"),  # 8 tiles of 64 columns: there sums are split
+        ((1, 256, 7168), "block_scaled"),  # 4 tiles of 64 columns: there sums are split, in 14 parts
+        ((16, 512, 65536), "any_height_split"),  # 8 of them: a cluster splits each
     ],
 )
 @pytest.mark.usefixtures("no_tables")

@@ -11,7 +11,7 @@ from typing import Any
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import Operands, placement
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.any_tile import any_height_split_jit, any_width, any_width_jit, wgmma_ptx
+from tuner.kernels.gemm.any_tile import any_height_split_jit, any_width, any_width_jit, scaled_steps, wgmma_ptx
 from tuner.kernels.gemm.any_tile.any_height_split_space import (
     NAME,
     default_config,
@@ -24,7 +24,7 @@ from tuner.kernels.gemm.any_tile.any_height_tile import as_computed, computed_by
 from tuner.kernels.gemm.hopper import cluster as warp_specialized_cluster
 from tuner.kernels.gemm.hopper import cluster_parts, loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
-from tuner.kernels.gemm.hopper.warp_specialized import laid_out
+from tuner.kernels.gemm.hopper.warp_specialized import laid_out, scale_strides
 from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.gemm.tma.spec import descriptor
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
@@ -40,7 +40,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
     view = launches.view_of(swapped, exchanged=True)
     clusters, constants, options = _static(view, as_computed(config))
     rows, columns, length = (constants[name] for name in TILE)
-    loaded, ctas = any_width_jit.loaded_columns(columns, view.transposed[1]), config.integer(NUM_CTAS)
+    loaded, ctas = any_width_jit.loaded_columns(columns, view.transposed[1]), config.integer(NUM_CTAS, 1)
     arguments = (
         laid_out(a, any_width_jit.box_rows(rows, ctas, view.transposed[0]), length, ctas),
         *(laid_out(weight, box, length, ctas) if loaded & box else None for box in any_width.BOXES),
@@ -50,6 +50,7 @@ def program(operands: Operands, config: Config) -> tuple[Launch]:
         swapped.scale_b,
         *view.shape,
         *out.stride(),
+        *scale_strides(swapped),
     )
     return (Launch(any_height_split_jit.any_height_split_kernel, (clusters,), arguments, constants, options),)
 
@@ -59,7 +60,8 @@ def _static(view: launches.View, config: Config) -> tuple[int, dict[str, Any], d
     """Number of clusters, constexprs and compiler options, of a config as the device computes it."""
     rows, columns = config.integer("BLOCK_SIZE_M"), config.integer("BLOCK_SIZE_N")
     splits, groups = config.integer("SPLIT_K"), warpgroups(config)
-    registers = any_width.registers_for(groups, columns, rows * columns / (128 * groups))
+    sets = 3 if view.problem.scaling == "block" else 1  # of sums, and of products of two steps
+    registers = any_width.registers_for(groups, columns, sets * rows * columns / (128 * groups))
     given = {
         **launches.of_view(view, config),
         "WARPGROUPS": groups,
@@ -71,13 +73,14 @@ def _static(view: launches.View, config: Config) -> tuple[int, dict[str, Any], d
     constants = launches.named(any_height_split_jit.any_height_split_kernel, given)
     options = {**compiler_options(config), "num_warps": 4, "maxnreg": registers.launched}
     del options["num_stages"]
-    tiles = config.integer(NUM_CTAS) // splits
+    tiles = config.integer(NUM_CTAS, 1) // splits
     down, across = (tiles, 1) if constants["SHARE_B"] else (1, tiles)
     return -(-view.shape[0] // (rows * down)) * -(-view.shape[1] // (columns * across)), constants, options
 
 
 SOURCES = (
-    *sources_of(any_height_split_jit, any_width_jit, wgmma_ptx, cluster_parts, warp_specialized_cluster, loader),
+    *sources_of(any_height_split_jit, scaled_steps, any_width_jit, wgmma_ptx, cluster_parts, warp_specialized_cluster),
+    loader,
     tile,
     output,
     program,
@@ -85,6 +88,7 @@ SOURCES = (
     as_computed,
     any_width.registers_for,
     laid_out,
+    scale_strides,
     descriptor,
     placement,
 )

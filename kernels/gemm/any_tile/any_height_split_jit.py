@@ -7,6 +7,8 @@ them. So results are deterministic, and partial sums do not pass through global 
 
 A cluster may have several tiles side by side, whose blocks of the same split load the same rows of A or columns of B at
 about the same time. The L2 serves requests of neighbours for the same lines together (docs/lessons.md).
+
+With scales of blocks a stage holds those of its step, too, and each step's products are scaled (`scaled_steps`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from tuner.kernels.base import blocks
-from tuner.kernels.gemm.any_tile.any_width_jit import box_rows, load_box, loaded_columns, unit_of
+from tuner.kernels.gemm.any_tile.any_width_jit import box_rows, load_box, loaded_columns, store_rows, unit_of
+from tuner.kernels.gemm.any_tile.scaled_steps import (
+    COPIERS,
+    SCALE_ROWS,
+    copy_scales,
+    next_scales,
+    scales_from,
+    sum_scaled_steps,
+)
 from tuner.kernels.gemm.any_tile.wgmma_ptx import (
     ROW_BYTES,
     chunk_of,
@@ -38,7 +48,7 @@ from tuner.kernels.gemm.hopper.tile import following, layout_of, rows_each
 class Fixed:
     """The kernel's constexprs by name, in a form that partitions can pass on.
 
-    The functions of `any_width_jit` ask for SHARE_B: no block loads for others.
+    The functions of `any_width_jit` ask for SHARE_B and TURNS: blocks load for themselves, and store from registers.
     """
 
     BLOCK_SIZE_M: int
@@ -57,12 +67,20 @@ class Fixed:
     ACTIVATION: str
     PDL: bool
     SHARE_B: bool = False
+    TURNS: int = 0
 
 
 @gluon.constexpr_function
 def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotation
     """Gather constants into one `Fixed`."""
     return Fixed(*constants)
+
+
+@gluon.constexpr_function
+def stage_rows(FIXED):  # noqa: ANN201
+    """Rows of 128 bytes of a stage: of A, of B, and for scales of blocks."""
+    operands = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
+    return operands + (SCALE_ROWS.value if FIXED.SCALING == "block" else 0)
 
 
 @gluon.constexpr_function
@@ -111,22 +129,25 @@ def count_arrivals(split, FIXED: gl.constexpr):  # noqa: ANN201
 
 
 @gluon.jit
-def fill(ring, barriers, a_desc, b_descs, place, split, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
+def fill(ring, barriers, a_desc, b_descs, scales, place, extents, split, steps, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """Run the loading warp, which fills free stages with this block's steps along K."""
     ready, free = barriers
     start_m, start_n = place
-    STAGE_ROWS: gl.constexpr = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
+    STAGE_ROWS: gl.constexpr = stage_rows(FIXED)
+    OPERANDS: gl.constexpr = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
     BOX_ROWS: gl.constexpr = box_rows(FIXED.BLOCK_SIZE_M, FIXED.CTAS, FIXED.A_TRANSPOSED)
     UNIT: gl.constexpr = ring.shape[1]
     blocks.await_predecessor(FIXED.PDL)
     stage = 0
     phase = 1  # the phase of unused barriers: stages are free at first
+    if FIXED.SCALING == "block":
+        sources = scales_from(scales, split, place, extents, FIXED)
     for step in range(steps):
         start_k = (split + step * FIXED.SPLITS) * FIXED.BLOCK_SIZE_K
         barrier = ready.index(stage)
         at = stage * (STAGE_ROWS // UNIT)
         mbarrier.wait(free.index(stage), phase)
-        mbarrier.expect(barrier, STAGE_ROWS * ROW_BYTES)
+        mbarrier.expect(barrier, OPERANDS * ROW_BYTES)
         for part in gl.static_range(FIXED.BLOCK_SIZE_M // BOX_ROWS):
             buffer = ring.index(at + part * (BOX_ROWS // UNIT))
             buffer = buffer._reinterpret(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
@@ -134,8 +155,13 @@ def fill(ring, barriers, a_desc, b_descs, place, split, steps, FIXED: gl.constex
         for digit in gl.static_range(6):
             rest = at + FIXED.BLOCK_SIZE_M // UNIT
             load_box(b_descs[digit], start_n, start_k, barrier, ring, rest, 256 >> digit, FIXED)
+        if FIXED.SCALING == "block":
+            own = ring_address() + (stage * STAGE_ROWS + OPERANDS) * ROW_BYTES
+            copy_scales(own, barrier, sources, FIXED)
+            sources = next_scales(sources, scales, FIXED.SPLITS)
         stage, phase = following(stage, phase, FIXED.STAGES)
-    cluster.meet()
+    if FIXED.CTAS > 1:
+        cluster.meet()
 
 
 @gluon.jit
@@ -144,7 +170,7 @@ def sum_steps(base, barriers, steps, FIRST: gl.constexpr, dtype: gl.constexpr, F
     ready, free = barriers
     WIDTH: gl.constexpr = FIXED.BLOCK_SIZE_N
     CHUNK: gl.constexpr = chunk_of(WIDTH)
-    STAGE_BYTES: gl.constexpr = (FIXED.BLOCK_SIZE_M + loaded_columns(WIDTH, FIXED.B_TRANSPOSED)) * ROW_BYTES
+    STAGE_BYTES: gl.constexpr = stage_rows(FIXED) * ROW_BYTES
     sums = (gl.zeros((64, CHUNK), gl.float32, layout_of(CHUNK, dtype, FIXED.CTAS)),) * (WIDTH // CHUNK)
     more = sums
     stage = 0
@@ -246,19 +272,30 @@ def multiply(  # noqa: ANN201, PLR0917
     FIRST: gl.constexpr = WARPGROUP * rows_each(FIXED)
     TWICE: gl.constexpr = rows_each(FIXED) == 128
     base = ring_address()
-    sums, more = sum_steps(base, barriers, steps, FIRST, ring.dtype, FIXED)
-    cluster.meet()
-    send(sums, base, arrived, rank, FIRST, FIXED)
-    if TWICE:
-        send(more, base, arrived, rank, FIRST + 64, FIXED)
-    await_parts(arrived)
-    store(collect(base, FIRST, FIXED), rank, vectors, c, place, extents, FIRST, FIXED)
-    if TWICE:
-        store(collect(base, FIRST + 64, FIXED), rank, vectors, c, place, extents, FIRST + 64, FIXED)
+    if FIXED.SCALING == "block":
+        sums = sum_scaled_steps(base, barriers, steps, place[0], FIRST, ring.dtype, FIXED)
+        more = sums
+    else:
+        sums, more = sum_steps(base, barriers, steps, FIRST, ring.dtype, FIXED)
+    if FIXED.CTAS == 1:
+        start_m, start_n = place
+        M, N, stride_cm, stride_cn = extents
+        outputs = (c, None, (stride_cm, stride_cn))
+        at = (start_m + FIRST, start_n)
+        store_rows(sums, at, outputs, ring, vectors, (M, N), ring.dtype, WARPGROUP, 0, FIXED)
+    else:
+        cluster.meet()
+        send(sums, base, arrived, rank, FIRST, FIXED)
+        if TWICE:
+            send(more, base, arrived, rank, FIRST + 64, FIXED)
+        await_parts(arrived)
+        store(collect(base, FIRST, FIXED), rank, vectors, c, place, extents, FIRST, FIXED)
+        if TWICE:
+            store(collect(base, FIRST + 64, FIXED), rank, vectors, c, place, extents, FIRST + 64, FIXED)
 
 
 @gluon.jit(
-    do_not_specialize=["M", "N", "K"],
+    do_not_specialize=["M", "N", "K", "stride_asm", "stride_ask", "stride_bsk", "stride_bsn"],
     do_not_specialize_on_alignment=["stride_cm", "stride_cn"],
 )
 def any_height_split_kernel(  # noqa: ANN201, PLR0917
@@ -278,6 +315,10 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
     K,
     stride_cm,
     stride_cn,
+    stride_asm,
+    stride_ask,
+    stride_bsk,
+    stride_bsn,
     BLOCK_SIZE_M: gl.constexpr,
     BLOCK_SIZE_N: gl.constexpr,
     BLOCK_SIZE_K: gl.constexpr,
@@ -298,31 +339,33 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
 ):
     """Compute tiles of C, [BLOCK_SIZE_M, BLOCK_SIZE_N], one for every SPLITS blocks of a cluster.
 
+    a_scale_ptr, b_scale_ptr: of blocks, [M/128, K/128] and [K/128, N] with these strides, or as `finished` takes them.
     SHARE_B: the tiles of a cluster lie along M, so that its blocks load the same columns of B; otherwise along N.
     b_256_desc to b_8_desc: B for boxes of so many rows, or None where the columns that a stage holds lack that binary
         digit.
     WARPGROUPS: 1 to 3, which divide the rows; the launch's num_warps is 4, those of the first.
     """
     CTAS: gl.constexpr = gl.num_ctas()
-    IDLE: gl.constexpr = 3  # warps besides the loader: all of a cluster's must meet
-    STAGE_ROWS: gl.constexpr = BLOCK_SIZE_M + loaded_columns(BLOCK_SIZE_N, B_TRANSPOSED)
-    UNIT: gl.constexpr = unit_of(STAGE_ROWS)
-    RING: gl.constexpr = STAGES * STAGE_ROWS // UNIT
+    IDLE: gl.constexpr = 0 if CTAS == 1 else 3  # warps besides the loader: all of a cluster's must meet
     FIXED: gl.constexpr = fixed(
         *(BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, WARPGROUPS, STAGES, CTAS, SPLITS),
         *(A_TRANSPOSED, B_TRANSPOSED, C_TRANSPOSED, C_VECTOR, BIAS_ALONG_M, SCALING, ACTIVATION, PDL),
     )
+    UNIT: gl.constexpr = unit_of(stage_rows(FIXED))
+    RING: gl.constexpr = STAGES * stage_rows(FIXED) // UNIT
     ring = gl.allocate_shared_memory(a_desc.dtype, [RING, UNIT, BLOCK_SIZE_K], a_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
     free = gl.allocate_shared_memory(gl.int64, [STAGES, CTAS], cluster.barriers_of(CTAS))
     for stage in gl.static_range(STAGES):
-        mbarrier.init(ready.index(stage), count=1)
+        mbarrier.init(ready.index(stage), count=1 + COPIERS if SCALING == "block" else 1)
         mbarrier.init(free.index(stage), count=WARPGROUPS)
     rank = cluster.rank_of(CTAS)
     SHARERS: gl.constexpr = CTAS // SPLITS
     split = rank // SHARERS
-    arrived = count_arrivals(split, FIXED)
-    cluster.publish_barriers()
+    arrived = split
+    if CTAS > 1:
+        arrived = count_arrivals(split, FIXED)
+        cluster.publish_barriers()
     fence_async_shared()
     ACROSS: gl.constexpr = 1 if SHARE_B else SHARERS
     tiles_n = blocks.count_blocks(N, BLOCK_SIZE_N * ACROSS)
@@ -338,7 +381,8 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
     there = (start_m < M) & (start_n < N)
     A_UNIT: gl.constexpr = cluster.start_unit(A_TRANSPOSED)
     B_UNIT: gl.constexpr = cluster.start_unit(not B_TRANSPOSED)
-    start_m = gl.where(there, blocks.moved_within(start_m, M, BLOCK_SIZE_M, A_UNIT), start_m)
+    if SCALING != "block":  # where a tile's rows begin says which scales are theirs
+        start_m = gl.where(there, blocks.moved_within(start_m, M, BLOCK_SIZE_M, A_UNIT), start_m)
     start_n = gl.where(there, blocks.moved_within(start_n, N, BLOCK_SIZE_N, B_UNIT), start_n)
     all_steps = blocks.count_blocks(K, BLOCK_SIZE_K)  # no fewer than SPLITS
     steps = gl.where(there, (all_steps - 1 - split) // SPLITS + 1, 0)
@@ -348,12 +392,13 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
     barriers = (ready, free)
     b_descs = (b_256_desc, b_128_desc, b_64_desc, b_32_desc, b_16_desc, b_8_desc)
     vectors = (bias_ptr, a_scale_ptr, b_scale_ptr, None)
+    scales = (a_scale_ptr, b_scale_ptr, (stride_asm, stride_ask, stride_bsk, stride_bsn))
     LOADERS: gl.constexpr = [LOADER_REGISTERS] * (1 + IDLE)
     if WARPGROUPS == 1:
         gl.warp_specialize(
             [
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 0, FIXED)),
-                (fill, (ring, barriers, a_desc, b_descs, place, split, steps, FIXED)),
+                (fill, (ring, barriers, a_desc, b_descs, scales, place, (M, N), split, steps, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [1] + [1] * IDLE,
@@ -364,7 +409,7 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
             [
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 0, FIXED)),
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 1, FIXED)),
-                (fill, (ring, barriers, a_desc, b_descs, place, split, steps, FIXED)),
+                (fill, (ring, barriers, a_desc, b_descs, scales, place, (M, N), split, steps, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 1] + [1] * IDLE,
@@ -376,7 +421,7 @@ def any_height_split_kernel(  # noqa: ANN201, PLR0917
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 0, FIXED)),
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 1, FIXED)),
                 (multiply, (ring, barriers, arrived, vectors, c_ptr, place, extents, steps, rank, 2, FIXED)),
-                (fill, (ring, barriers, a_desc, b_descs, place, split, steps, FIXED)),
+                (fill, (ring, barriers, a_desc, b_descs, scales, place, (M, N), split, steps, FIXED)),
             ]
             + [(cluster.idle, ())] * IDLE,
             [4, 4, 1] + [1] * IDLE,

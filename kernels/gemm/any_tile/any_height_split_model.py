@@ -15,7 +15,7 @@ from tuner.kernels.gemm.hopper.resources import ROW_BYTES, WGMMA_BYTES, WGMMA_RO
 from tuner.kernels.space.refinements import NUM_CTAS, SHARE_B
 from tuner.problem import Problem, dtype
 
-WGMMA_CYCLES, _COLUMN_CYCLES = 5.0, 0.5
+_WGMMA_CYCLES, _COLUMN_CYCLES = 5.0, 0.5
 """Cycles of a wgmma, and for each of its columns, at the tensor cores' peak."""
 _LATENCY = 1000.0
 """Cycles from a load to its data."""
@@ -54,10 +54,15 @@ class Tile(NamedTuple):
             config.integer("BLOCK_SIZE_M"),
             config.integer("BLOCK_SIZE_N"),
             splits,
-            config.integer(NUM_CTAS) // splits,
+            config.integer(NUM_CTAS, 1) // splits,
             bool(config.get(SHARE_B, False)),
             config.integer("num_stages"),
         )
+
+    @property
+    def ctas(self) -> int:
+        """Blocks of its cluster."""
+        return self.splits * self.neighbours
 
     def count(self, problem: Problem) -> int:
         """How many cover a problem's output."""
@@ -78,15 +83,24 @@ class Constants(NamedTuple):
         fill_bytes: bytes a cycle that a multiprocessor takes in.
         sent_bytes: bytes of sums a cycle that a block sends to others.
         start_us: first loads and last stores.
+        memory: how many times as long device memory takes as its bandwidth says.
     """
 
     l2_bytes: float
     fill_bytes: float
     sent_bytes: float
     start_us: float
+    memory: float = 1.0
 
 
 CONSTANTS = Constants(l2_bytes=47.3, fill_bytes=85.6, sent_bytes=10.05, start_us=2.16)
+SCALED = Constants(l2_bytes=48.8, fill_bytes=44.0, sent_bytes=9.1, start_us=2.1, memory=1.16)
+"""The same with scales of blocks."""
+
+
+def constants_of(problem: Problem) -> Constants:
+    """Those for a problem."""
+    return SCALED if problem.scaling == "block" else CONSTANTS
 
 
 def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> float:
@@ -100,12 +114,14 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
         _SLOWEST,
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
         (_PAIRED if share > 1 / 2 else _ALONE) * (requested + columns) * ROW_BYTES / by.fill_bytes,
-        wgmmas * (WGMMA_CYCLES + rows * _COLUMN_CYCLES),
+        wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
         _LATENCY / max(1, stages - 2),  # a stage is free when the next one is multiplied
     )
     steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
-    sent = rows * columns * 4 * (splits - 1) / splits / by.sent_bytes
-    memory_us = problem.bytes_moved / memory_bytes_per_us(device)
+    # In a cluster a block passes a sum that it does not share to itself.
+    parts = (splits - 1) / splits if splits > 1 else float(tile.ctas > 1)
+    sent = rows * columns * 4 * parts / by.sent_bytes
+    memory_us = by.memory * problem.bytes_moved / memory_bytes_per_us(device)
     waves = -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
     steps_us, sent_us = (waves * cycles / device.sustained_mhz for cycles in (steps * step, sent))
     return by.start_us + norm(_SLOWER, steps_us, memory_us) + sent_us

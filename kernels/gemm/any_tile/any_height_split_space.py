@@ -1,7 +1,7 @@
 """The search space of `any_height_split`: tiles so few that clusters which split their sums all run at once.
 
 A tile has any share of A's rows, and each SPLIT_K blocks of a cluster share its sum; a cluster of more blocks than that
-has several tiles, side by side along N, or with SHARE_B along M.
+has several tiles, side by side along N, or with SHARE_B along M. With scales of blocks a block may sum a tile alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.gemm.any_tile import any_height_tile, any_width_space
-from tuner.kernels.gemm.any_tile.any_height_split_model import CONSTANTS, Tile, modelled_us
-from tuner.kernels.gemm.any_tile.any_height_tile import UNIT, WARPS
+from tuner.kernels.gemm.any_tile import any_height_tile, any_width_space, scaled_steps
+from tuner.kernels.gemm.any_tile.any_height_split_model import Tile, constants_of, modelled_us
+from tuner.kernels.gemm.any_tile.any_height_tile import STEP, UNIT, WARPS
 from tuner.kernels.gemm.hopper import chunks, cluster_parts, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, ROW_BYTES, row_length
 from tuner.kernels.space import odd_rows, refinements, tile_rules
@@ -28,11 +28,16 @@ _HEIGHTS = (*range(32, 257, 8),)
 """Rows of tiles."""
 _SPLITS = (2, 4, 8)
 """Blocks that share a tile's sum, which are the values of SPLIT_K."""
+_SCALED_HEIGHTS = (*range(16, int(scaled_steps.MOST_COLUMNS) + 1, 8),)
+_SCALED_SPLITS = (1, *_SPLITS)
+"""The same with scales of blocks."""
 _LARGEST_CLUSTER = 8
 _MOST_SUMS = {1: 128, 2: 208, 3: 96}
 """The most sums of a multiplying thread, by the number of warpgroups."""
+_MOST_SCALED_SUMS = {1: 64, 2: 64, 3: 56}
+"""The same with scales of blocks, where a thread holds as many products besides."""
 _FEWEST_ROWS = 65
-"""Rows of A that it serves: of fewer, `cluster_k` splits sums."""
+"""Rows of A of 16 bits that it serves: of fewer, `cluster_k` splits sums."""
 _SHORTEST_K = 1024
 _FEWEST_STAGES, _MOST_STAGES = 3, 12
 _BUSY = 0.4
@@ -53,11 +58,13 @@ _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    if dtype.ITEMSIZE[problem.a_dtype] != 2:
-        return f"{problem.dtype_label}: it is for operands of 16 bits"
-    if reason := any_height_tile.unserved(problem, device):
+    scaled = problem.scaling == "block"
+    if dtype.ITEMSIZE[problem.a_dtype] != 2 and not scaled:
+        return f"{problem.dtype_label}: it is for operands of 16 bits, or with scales of blocks"
+    unserved = any_height_tile.unserved_scaled if scaled else any_height_tile.unserved
+    if reason := unserved(problem, device):
         return reason
-    if problem.m < _FEWEST_ROWS:
+    if problem.m < _FEWEST_ROWS and not scaled:
         return f"M is {problem.m}: it is for {_FEWEST_ROWS} rows of A or more"
     if problem.k < _SHORTEST_K:
         return f"K is {problem.k}: it splits sums of {_SHORTEST_K} and more"
@@ -74,11 +81,11 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:  # noqa: ARG001
     """Every parameter's values, except that `_expand` finds those of the axes with a single value here."""
     return {
-        "BLOCK_SIZE_M": _HEIGHTS,
+        "BLOCK_SIZE_M": _heights(problem),
         "BLOCK_SIZE_N": (*WARPS,),
         "num_warps": tuple(sorted({*WARPS.values()})),
         "BLOCK_SIZE_K": (row_length(problem),),
-        "SPLIT_K": (_SPLITS[0],),
+        "SPLIT_K": (_splits(problem)[0],),
         "num_stages": (1,),
         "launch_pdl": (True,),
     }
@@ -98,8 +105,21 @@ def default_config(problem: Problem, device: Device) -> Config:
 @functools.lru_cache(maxsize=1024)
 def likeliest(problem: Problem, device: Device) -> tuple[Config, ...]:
     """The configs that are tried, the likeliest by the model first."""
-    tiles = sorted(_at_once(problem, device), key=lambda tile: modelled_us(tile, problem, device, CONSTANTS))
+    by = constants_of(problem)
+    tiles = sorted(_at_once(problem, device), key=lambda tile: modelled_us(tile, problem, device, by))
     return tuple(_config(tile, problem) for tile in tiles[:BEST])
+
+
+def _heights(problem: Problem) -> tuple[int, ...]:
+    return _SCALED_HEIGHTS if problem.scaling == "block" else _HEIGHTS
+
+
+def _splits(problem: Problem) -> tuple[int, ...]:
+    return _SCALED_SPLITS if problem.scaling == "block" else _SPLITS
+
+
+def _most_sums(problem: Problem) -> Mapping[int, int]:
+    return _MOST_SCALED_SUMS if problem.scaling == "block" else _MOST_SUMS
 
 
 def _config(tile: Tile, problem: Problem) -> Config:
@@ -110,9 +130,9 @@ def _config(tile: Tile, problem: Problem) -> Config:
         BLOCK_SIZE_K=row_length(problem),
         SPLIT_K=tile.splits,
         launch_pdl=True,
-        num_ctas=tile.splits * tile.neighbours,
         num_stages=tile.stages,
         num_warps=WARPS[tile.columns],
+        **({refinements.NUM_CTAS: tile.ctas} if tile.ctas > 1 else {}),
         **({refinements.SHARE_B: True} if tile.share_b else {}),
     )
 
@@ -120,21 +140,23 @@ def _config(tile: Tile, problem: Problem) -> Config:
 def _at_once(problem: Problem, device: Device) -> Iterator[Tile]:
     """Yield tiles whose clusters all run at once and keep the device busy, with the deepest ring that fits."""
     steps = -(-problem.k // row_length(problem))
-    heights = {-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1)}
-    for rows in sorted(heights & {*_HEIGHTS}):
+    tried = _heights(problem)
+    shares = (-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1))
+    for rows in sorted({max(tried[0], share) for share in shares} & {*tried}):
         for columns in WARPS:
-            stages = _deepest(rows, columns, problem, device)
-            if stages < _FEWEST_STAGES or _sums_each(rows, columns) > _MOST_SUMS[WARPS[columns] // 4]:
+            if _sums_each(rows, columns) > _most_sums(problem)[WARPS[columns] // 4]:
                 continue
-            for splits, neighbours, share_b in _clusters(-(-problem.m // rows), -(-problem.n // columns), device):
-                tile = Tile(rows, columns, splits, neighbours, share_b, stages)
-                if splits <= steps and parts_bytes(tile) <= _ring_bytes(tile, problem):
+            down, across = -(-problem.m // rows), -(-problem.n // columns)
+            for cluster in _clusters(_splits(problem), down, across, device):
+                tile = _deepest(Tile(rows, columns, *cluster, 0), problem, device)
+                whole = tile.ctas > 1 or rows % STEP == 0
+                if whole and tile.stages >= _FEWEST_STAGES and tile.splits <= steps and _holds_parts(tile, problem):
                     yield tile
 
 
-def _clusters(down: int, across: int, device: Device) -> Iterator[tuple[int, int, bool]]:
+def _clusters(tried: tuple[int, ...], down: int, across: int, device: Device) -> Iterator[tuple[int, int, bool]]:
     """Yield splits, neighbours and whether these lie along M, of so many tiles along M and N that all run at once."""
-    for splits in _SPLITS:
+    for splits in tried:
         if not _BUSY * device.sm_count <= splits * down * across <= device.sm_count:
             continue
         for neighbours in (1, 2, 4):
@@ -146,10 +168,21 @@ def _clusters(down: int, across: int, device: Device) -> Iterator[tuple[int, int
                 yield splits, neighbours, True
 
 
-def _deepest(rows: int, columns: int, problem: Problem, device: Device) -> int:
-    """The most stages that fit."""
-    stage = (chunks.loaded(rows, exchanged(problem)) + columns) * ROW_BYTES + 16
-    return min(_MOST_STAGES, (device.shared_bytes - _RESERVED_BYTES - OTHER_BYTES) // stage)
+def _deepest(tile: Tile, problem: Problem, device: Device) -> Tile:
+    """The tile with the most stages that fit."""
+    room = device.shared_bytes - _beside_ring(tile, problem)
+    return tile._replace(stages=min(_MOST_STAGES, room // (_stage_bytes(tile, problem) + 16)))
+
+
+def _beside_ring(tile: Tile, problem: Problem) -> int:
+    """Shared memory besides the ring and its barriers: sums pass through it where a block stores its own."""
+    stored = WARPS[tile.columns] // 4 * any_width_space.scratch_bytes(problem)
+    return OTHER_BYTES + (_RESERVED_BYTES if tile.ctas > 1 else stored)
+
+
+def _stage_bytes(tile: Tile, problem: Problem) -> int:
+    scales = any_width_space.scale_rows(problem)
+    return (chunks.loaded(tile.rows, exchanged(problem)) + tile.columns + scales) * ROW_BYTES
 
 
 def _sums_each(rows: int, columns: int) -> float:
@@ -160,16 +193,21 @@ def _sums_each(rows: int, columns: int) -> float:
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """How long a config takes, microseconds."""
     caution = _ODD_ROWS if any(odd_rows.odd(problem)) else _CAUTION
-    return caution * modelled_us(Tile.of(config), problem, device, CONSTANTS)
+    return caution * modelled_us(Tile.of(config), problem, device, constants_of(problem))
 
 
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:  # noqa: ARG001
     """An upper bound on a block's shared memory: the ring, whose place sums take in the end, and barriers."""
-    return _ring_bytes(Tile.of(config), problem) + 16 * config.integer("num_stages") + _RESERVED_BYTES + OTHER_BYTES
+    tile = Tile.of(config)
+    return _ring_bytes(tile, problem) + 16 * tile.stages + _beside_ring(tile, problem)
 
 
 def _ring_bytes(tile: Tile, problem: Problem) -> int:
-    return tile.stages * (chunks.loaded(tile.rows, exchanged(problem)) + tile.columns) * ROW_BYTES
+    return tile.stages * _stage_bytes(tile, problem)
+
+
+def _holds_parts(tile: Tile, problem: Problem) -> bool:
+    return tile.ctas == 1 or parts_bytes(tile) <= _ring_bytes(tile, problem)
 
 
 def parts_bytes(tile: Tile) -> int:
@@ -180,18 +218,22 @@ def parts_bytes(tile: Tile) -> int:
 
 @rule("shape", "kernels/gemm/any_tile/any_height_split_jit.py; PTX ISA, wgmma.mma_async", fatal=True)
 def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    columns, warps = config.integer("BLOCK_SIZE_N"), config.integer("num_warps")
+    rows, columns, warps = (config.integer(name) for name in (*SIDES, "num_warps"))
     if WARPS.get(columns) != warps:
         return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
+    if config.integer(refinements.NUM_CTAS, 1) == 1 and rows % STEP:
+        return f"{rows} rows without a cluster: a block stores {STEP} at a time"
+    if problem.scaling == "block" and (columns == max(WARPS) or rows > max(_SCALED_HEIGHTS)):
+        return f"a tile of {rows}x{columns} with scales of blocks: up to {max(_SCALED_HEIGHTS)} rows, 192 columns"
     return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, UNIT)
 
 
 @rule("clusters", "kernels/gemm/any_tile/any_height_split_jit.py", fatal=True)
 def _cluster(config: Config, problem: Problem, device: Device) -> str | None:
-    splits, ctas = config.integer("SPLIT_K"), config.integer(refinements.NUM_CTAS, 0)
-    if splits not in _SPLITS or ctas not in range(splits, _LARGEST_CLUSTER + 1, splits):
+    splits, ctas = config.integer("SPLIT_K"), config.integer(refinements.NUM_CTAS, 1)
+    if splits not in _splits(problem) or ctas not in range(splits, _LARGEST_CLUSTER + 1, splits):
         return f"clusters of {ctas} for SPLIT_K {splits}: up to {_LARGEST_CLUSTER} blocks split sums in 2, 4 or 8"
-    if not cluster_sizes.room(ctas, device):
+    if ctas > 1 and not cluster_sizes.room(ctas, device):
         return f"clusters of {ctas}: {device.sm_count} multiprocessors may have none of so many in one GPC"
     steps = -(-problem.k // config.integer("BLOCK_SIZE_K"))
     return f"{splits} blocks for {steps} steps along K" if splits > steps else None
@@ -199,14 +241,15 @@ def _cluster(config: Config, problem: Problem, device: Device) -> str | None:
 
 @rule("registers", "compiled for sm_90", fatal=True, reads=(*SIDES, "num_warps"))
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    return any_width_space.too_many_sums(config, _MOST_SUMS)
+    return any_width_space.too_many_sums(config, _most_sums(problem))
 
 
 @rule("ring", "kernels/gemm/any_tile/any_height_split_jit.py: sums take its place", fatal=True)
 def _ring(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
     tile = Tile.of(config)
-    ring, parts = _ring_bytes(tile, problem), parts_bytes(tile)
-    return f"{parts} B of sums in a ring of {ring} B" if parts > ring else None
+    if _holds_parts(tile, problem):
+        return None
+    return f"{parts_bytes(tile)} B of sums in a ring of {_ring_bytes(tile, problem)} B"
 
 
 ABLE = (_shape, _cluster, _sums, _ring)

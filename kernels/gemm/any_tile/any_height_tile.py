@@ -48,6 +48,11 @@ def unserved(problem: Problem, device: Device) -> str | None:
     return any_width_space.unserved(problem, device, _DTYPES)
 
 
+def unserved_scaled(problem: Problem, device: Device) -> str | None:
+    """The same with scales of blocks, where a program adds each step's products."""
+    return any_width_space.unsuited(problem.unscaled(), device, _DTYPES)
+
+
 def tile_config(rows: int, columns: int, problem: Problem, device: Device, **options: Value) -> Config:
     """The config of a tile, with the deepest ring that fits."""
     fixed = {"BLOCK_SIZE_K": resources.row_length(problem), "GROUP_SIZE_M": 1, "launch_pdl": True, "num_stages": 1}

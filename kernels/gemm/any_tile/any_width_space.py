@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
+from tuner.kernels.gemm.any_tile import scaled_steps
 from tuner.kernels.gemm.hopper import chunks, cluster_sizes
 from tuner.kernels.gemm.hopper.resources import OTHER_BYTES, ROW_BYTES, by_steps, elsewhere, row_length, warpgroups
 from tuner.kernels.gemm.hopper.rules import WIDTHS
@@ -33,8 +34,10 @@ _NARROW = {80: range(129, 257), 96: range(217, 257), 112: range(217, 257)}
 """Columns of tiles that fill one wave with two tiles of 128 rows, and how many rows of A they are tried for.
 
 Source: benchmarks/results/narrow-widths-h100.json, where 128x80 takes 0.91 to 1.00 of the time of the table's config
-for 208 and 256 rows of 4608 and 5120 columns; for 96 and 112 narrow-tiles-h200.json. On an H100 these gained nothing.
+for 208 and 256 rows of 4608 and 5120 columns; for 96 and 112 narrow-tiles-h200.json.
 """
+_OLDER_NARROW, _FAST_MEMORY = (80,), 4e6
+"""Those tried on every device, and bytes a microsecond of one where all are: on an H100 96 and 112 gained nothing."""
 EXCHANGED, EXCHANGED_ROWS = (64, 128, 192), 256
 """Columns of the tiles of `any_height` that have all rows of A, or half of them, and up to how many rows those are."""
 _ONE_WGMMA = 256
@@ -52,6 +55,8 @@ _GROUPS = (8, 16)
 FEW_STAGES, _MOST_STAGES = 4, 8
 ENOUGH_STAGES = 5
 """Stages from which a second buffer gains more than another stage (benchmarks/results/ring-depths-h200.json)."""
+_BUFFER = 64 * 64
+"""Elements of a buffer through which a warpgroup stores."""
 _SCRATCH = 16
 """Columns of 64 rows that a warpgroup passes through shared memory at a time where C is stored from registers."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
@@ -74,12 +79,19 @@ def supports(problem: Problem, device: Device) -> str | None:
 
 def unserved(problem: Problem, device: Device, dtypes: Sequence[str]) -> str | None:
     """Why this kernel's program cannot serve a problem's operands on a device, or None; dtypes: of both operands."""
+    if reason := unsuited(problem, device, dtypes):
+        return reason
+    if by_steps(problem):
+        return "it sums in the tensor cores alone: no registers are left for each step's products"
+    return None
+
+
+def unsuited(problem: Problem, device: Device, dtypes: Sequence[str]) -> str | None:
+    """The same of a program that may add each step's products."""
     if reason := elsewhere(device) or cluster_sizes.untried() or tma_space.supports(problem, device):
         return reason
     if problem.a_dtype != problem.b_dtype or problem.a_dtype not in dtypes:
         return f"{problem.dtype_label}: it multiplies two operands of one dtype, {', '.join(dtypes)}"
-    if by_steps(problem):
-        return "it sums in the tensor cores alone: no registers are left for each step's products"
     if problem.out_dtype not in _OUT_DTYPES:
         return f"{problem.out_dtype}: it stores {', '.join(_OUT_DTYPES)}"
     if problem.layout != "nt" and dtype.ITEMSIZE[problem.a_dtype] == 1:
@@ -149,11 +161,21 @@ def in_halves(config: Config) -> bool:
 def ring_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of the ring of stages."""
     rows = config.integer("BLOCK_SIZE_M") + chunks.loaded(config.integer("BLOCK_SIZE_N"), problem)
-    return config.integer("num_stages") * rows * ROW_BYTES
+    return config.integer("num_stages") * (rows + scale_rows(problem)) * ROW_BYTES
+
+
+def scale_rows(problem: Problem) -> int:
+    """Rows of 128 bytes of a stage for scales of blocks."""
+    return int(scaled_steps.SCALE_ROWS) if problem.scaling == "block" else 0
+
+
+def scratch_bytes(problem: Problem) -> int:
+    """Shared memory through which a warpgroup stores 64 rows of C from registers."""
+    return 64 * _SCRATCH * dtype.ITEMSIZE[problem.out_dtype]
 
 
 def _taken(config: Config, problem: Problem, turns: int) -> int:
-    stored = warpgroups(config) * 64 * (turns * 64 or _SCRATCH) * dtype.ITEMSIZE[problem.out_dtype]
+    stored = warpgroups(config) * (turns * _BUFFER * dtype.ITEMSIZE[problem.out_dtype] or scratch_bytes(problem))
     reserved = cluster_sizes.RESERVED_BYTES if refinements.NUM_CTAS in config else 0
     return ring_bytes(config, problem) + 16 * config.integer("num_stages") + stored + OTHER_BYTES + reserved
 
@@ -268,7 +290,10 @@ def _widths_of(rows: int, problem: Problem, device: Device) -> tuple[int, ...]:
     narrow = (
         columns
         for columns, few in _NARROW.items()
-        if rows == _FEWEST_ROWS and problem.m in few and 2 * -(-problem.n // columns) <= device.sm_count
+        if rows == _FEWEST_ROWS
+        and problem.m in few
+        and 2 * -(-problem.n // columns) <= device.sm_count
+        and (columns in _OLDER_NARROW or device.peak_bytes_per_us > _FAST_MEMORY)
     )
     return *narrow, *_WIDTHS
 

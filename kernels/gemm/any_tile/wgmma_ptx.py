@@ -62,10 +62,17 @@ def part_units(across):  # noqa: ANN201
 
 
 @gluon.constexpr_function
-def step_ptx(dtype, pack, pending, FIXED):  # noqa: ANN201
+def wait_ptx(pending):  # noqa: ANN201
+    """PTX of a wait until so many steps are under way."""
+    return f"wgmma.wait_group.sync.aligned {pending};"
+
+
+@gluon.constexpr_function
+def step_ptx(dtype, pack, pending, FIXED, anew=False):  # noqa: ANN201
     """PTX of a step of 128 bytes along K: wgmmas for 32 at a time, then a wait until `pending` steps are under way.
 
-    The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait.
+    The operands are the sums, then both descriptors, each `pack` times. pending: None not to wait. anew: whether the
+    step's products take the sums' place.
     """
     wgmmas, count = wgmmas_of(FIXED), FIXED.BLOCK_SIZE_N // 2
     each = count // wgmmas
@@ -86,10 +93,10 @@ def step_ptx(dtype, pack, pending, FIXED):  # noqa: ANN201
                 lines.append(f"add.s64 c, b, {2 * first * 8};")  # a column's 128 bytes are eight such units
             operands = f"{{{sums}}}, a, {'c' if first else 'b'}"
             wgmma = f"wgmma.mma_async.sync.aligned.m64n{2 * each}k{length}.f32.{name}.{name}"
-            lines.append(f"{wgmma} {operands}, 1, 1, 1{majors_of(dtype, FIXED)};")
+            lines.append(f"{wgmma} {operands}, {int(part > 0 or not anew)}, 1, 1{majors_of(dtype, FIXED)};")
     lines.append("wgmma.commit_group.sync.aligned;")
     if pending is not None:
-        lines.append(f"wgmma.wait_group.sync.aligned {pending};")
+        lines.append(wait_ptx(pending))
     return "\n".join([*lines, "}"])
 
 
@@ -108,10 +115,24 @@ def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED:
 
 
 @gluon.jit
-def complete(sums, FIXED: gl.constexpr):  # noqa: ANN201
-    """Wait for all products of 64 rows of sums."""
+def multiply_anew(products, a, b, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
+    """Start a stage's products with 64 rows, in place of others."""
+    PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
     return gl.inline_asm_elementwise(
-        "wgmma.wait_group.sync.aligned 0;",
+        step_ptx(dtype, PACK, None, FIXED, True),
+        tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
+        products + (a, b),
+        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
+        is_pure=False,
+        pack=PACK,
+    )
+
+
+@gluon.jit
+def complete(sums, FIXED: gl.constexpr, PENDING: gl.constexpr = 0):  # noqa: ANN201
+    """Wait for all products of 64 rows of sums, while so many later steps, of others, are under way."""
+    return gl.inline_asm_elementwise(
+        wait_ptx(PENDING),
         tied(FIXED.BLOCK_SIZE_N, 0),
         sums,
         several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),

@@ -140,9 +140,9 @@ def await_products(sums, rest, barriers, stage, FIXED: gl.constexpr):  # noqa: A
 def scales_along(  # noqa: ANN201, PLR0917
     ptr, start, extent, stride, EXTENT: gl.constexpr, GROUP: gl.constexpr, LAYOUT: gl.constexpr
 ):
-    """`block_scaled.jit.scales_along` for vectors with layouts."""
+    """`block_scaled.jit.scales_along` for vectors with layouts; a cluster's last tiles may lie beyond all scales."""
     if GROUP >= EXTENT:
-        scales = gl.load(ptr + start // GROUP * stride)
+        scales = gl.load(ptr + start // GROUP * stride, mask=start < extent, other=0.0)
     else:
         offsets = start + gl.arange(0, EXTENT, layout=LAYOUT)
         scales = gl.load(ptr + offsets // GROUP * stride, mask=offsets < extent, other=0.0)

@@ -81,7 +81,7 @@ def program(operands: Operands, config: Config, arriving: Arrivals | None = None
         operands.scale_b,
         *view.shape,
         *destination_strides(out),
-        *_scale_strides(operands),
+        *scale_strides(operands),
         group,
         *((arriving.counters, arriving.tiles) if arriving else (None, None)),
     )
@@ -117,7 +117,7 @@ def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Te
     return matrix if destination_strides(matrix)[0] else laid_out(matrix, rows, columns, ctas)
 
 
-def _scale_strides(operands: Operands) -> tuple[int | None, ...]:
+def scale_strides(operands: Operands) -> tuple[int | None, ...]:
     """The strides of A's and of B's scales of blocks, or None for other kinds of scales."""
     if operands.problem.scaling != "block":
         return (None,) * 4
@@ -320,7 +320,7 @@ SOURCES = (
         single,
         laid_out,
         _destination,
-        _scale_strides,
+        scale_strides,
         _static,
         descriptor,
         placement,

@@ -75,6 +75,8 @@ HEIGHTS = [
 """The same of `any_height`."""
 FEW_TILES = Problem(306, 1024, 14336, dtype="bf16", layout="nt", epilogue="bias+gelu")
 FEW_TILES_WIDE = Problem(616, 368, 16384, dtype="fp16", layout="nn", out_dtype="fp32")
+BY_BLOCKS = Problem(80, 12288, 4096, dtype="e4m3", layout="nt", scaling="block", epilogue="bias+gelu")
+BY_BLOCKS_WIDE = Problem(147, 5120, 8192, dtype="e5m2", layout="nt", scaling="block", out_dtype="fp32")
 FEW_TILES_ALONG_M = Problem(896, 544, 14080, dtype="bf16", layout="tn")
 SPLITS = [
     (FEW_TILES, 40, 64, 12, {"SPLIT_K": 2, "num_ctas": 8}),
@@ -85,6 +87,12 @@ SPLITS = [
     (FEW_TILES_WIDE, 192, 192, 4, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
     (FEW_TILES_ALONG_M, 128, 192, 5, {"SPLIT_K": 2, "num_ctas": 2}),
     (FEW_TILES_ALONG_M, 152, 128, 5, {"SPLIT_K": 4, "num_ctas": 4}),
+    (BY_BLOCKS, 80, 128, 8, {"SPLIT_K": 1}),
+    (BY_BLOCKS, 80, 192, 6, {"SPLIT_K": 2, "num_ctas": 2}),
+    (BY_BLOCKS_WIDE, 88, 192, 6, {"SPLIT_K": 1, "num_ctas": 4}),
+    (BY_BLOCKS_WIDE, 112, 192, 5, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
+    (BY_BLOCKS_WIDE, 128, 128, 6, {"SPLIT_K": 2, "num_ctas": 2}),
+    (BY_BLOCKS_WIDE, 128, 64, 6, {"SPLIT_K": 1}),
     (FEW_TILES_ALONG_M, 40, 256, 5, {"SPLIT_K": 2, "num_ctas": 4, "SHARE_B": True}),
 ]
 """The same of `any_height_split`."""
