@@ -153,7 +153,6 @@ KINDS = {
         {"dtype": "int8", "layout": "nt"}, 8, (257, 1024), columns=(65, 1536), sums=(2048, 65536), unit=16
     ),
     "tf32, few tiles, long K": Kind(_TF32 | {"layout": "nt"}, 8, (257, 1024), columns=(65, 1536), sums=(2048, 32768)),
-    "bf16 nt, wide layers of 129 to 256 rows": Kind(_BF16 | {"layout": "nt"}, 48, (129, 256), columns=(4096, 40960)),
 }
 
 

@@ -207,6 +207,9 @@ def test_exit_codes_are_the_programs_own(execute):
     done = execute("-m", "tuner", "exec", "--", "no-such-program")
     assert done.returncode == 127
     assert "cannot run no-such-program: there is no such command" in done.stderr
+    done = execute("-m", "tuner", "exec", "--", "")
+    assert done.returncode == 127
+    assert done.stderr.endswith("tuner: cannot run '': there is no such command: type it as without tuner, after --\n")
 
 
 COUNTING = """
@@ -245,6 +248,32 @@ def test_a_file_that_is_no_program_is_told(execute, tmp_path):
         done = execute("-m", "tuner", "exec", "--adopt", "click", "--", f"./{name}")
         assert (done.returncode, done.stdout) == (126, "")
         assert f"cannot run ./{name}: it is no program" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["exec", "capture"])
+def test_a_program_is_found_as_a_shell_finds_it(command, tmp_path):
+    (tmp_path / "not-executable").write_text("words")
+    (tmp_path / "lacks-a-shell").write_text("#!/no/such/shell\n")
+    (tmp_path / "lacks-a-shell").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    out = ["--out", str(tmp_path / "recorded")] if command == "capture" else []
+    for name, code in (("not-executable", 127), ("lacks-a-shell", 126)):
+        typed = [sys.executable, "-m", "tuner", command, *out, "--", name]
+        done = subprocess.run(typed, capture_output=True, text=True, env=environment, check=False, timeout=60)
+        assert (done.returncode, f"cannot run {name}: " in done.stderr) == (code, True)
+
+
+def test_no_signal_is_lost_as_the_program_takes_over():
+    """One that Python's handler had noted, but not handled, would be."""
+    prepared = """
+import os, signal
+from tuner.cli import program
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.execvpe = lambda *_: print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+program.become(("true",), {})
+"""
+    done = subprocess.run([sys.executable, "-c", prepared], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "True\n"
 
 
 def test_an_empty_name_is_wrong_usage(run):

@@ -225,14 +225,17 @@ def test_strict_exits_1_for_warnings_but_not_for_notes(run, won, make_table, tmp
 
 def test_ten_notes_are_listed_and_the_others_counted(run, won, make_table, tmp_path):
     losing = [won(m, vs_vendor=0.9) for m in range(1, 12)]
-    table = make_table(*losing, won(64, vs_default=0.9)).write(tmp_path)
+    unknown = [won(m, vs_vendor=None) for m in range(20, 29)]
+    table = make_table(*losing, *unknown, won(64, vs_default=0.9)).write(tmp_path)
     code, out, err = run("verify", table)
     levels = [line.split()[0] for line in out.splitlines()[2:]]
     assert (code, levels) == (0, ["warning"] + ["note"] * 10)
-    assert err == "the first 10 of 11 notes (losing: 11): --notes lists all\n"
+    assert [line.split()[1] for line in out.splitlines()[3:]].count("losing") == 5, "of each check as many"
+    told = "10 of 20 notes, in turn of each check (losing: 11, evidence: 9): --notes lists all"
+    assert err == f"{table}: {told}\n"
     code, out, err = run("verify", table, "--notes")
-    assert (code, out.count("note "), err) == (0, 11, "")
-    assert len(json.loads(run("verify", table, "--json")[1])["places"][0]["findings"]) == 12
+    assert (code, out.count("note "), err) == (0, 20, "")
+    assert len(json.loads(run("verify", table, "--json")[1])["places"][0]["findings"]) == 21
     code, _, err = run("verify", table, "--notes", "--json")
     assert (code, err.startswith("tuner: --notes is for the listing")) == (2, True)
 

@@ -125,11 +125,11 @@ def compile_all(pool: CompilePool, asked: Iterable[tuple[Problem, Config]]) -> d
         def counted() -> Iterator[tuple[Problem, Config]]:
             nonlocal listed
             for each in asked:
-                listed += 1
                 yield each
+                listed += 1
             progress.update(bar, total=listed)
 
-        return pool.compile_all(counted(), lambda left: progress.update(bar, completed=listed - left))
+        return pool.compile_all(counted(), lambda left: progress.update(bar, completed=max(0, listed - left)))
 
 
 def as_json(written: Iterable[Written]) -> list[dict[str, Any]]:

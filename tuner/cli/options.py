@@ -172,9 +172,14 @@ def gpus_of(name: str) -> list[int | None]:
         raise UsageError(f"unknown device {name!r:.60}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
-        there = f"this machine has {count} GPUs" + (f", cuda:0 to cuda:{count - 1}: name these" if count else "")
-        why = "TRITON_INTERPRET is set: unset it" if interpreting else there
-        raise DeviceError(f"no GPU {name}: {why}{', or' if count or interpreting else ':'} type --device interpreter")
+        if interpreting:
+            why = "TRITON_INTERPRET is set: unset it, or"
+        elif count:
+            there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            why = f"this machine has {there}: name {'that' if count == 1 else 'these'}, or"
+        else:
+            why = "this machine has none:"
+        raise DeviceError(f"no GPU {name}: {why} type --device interpreter")
     return list(dict.fromkeys(indices))
 
 

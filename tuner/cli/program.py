@@ -34,14 +34,13 @@ def become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn
     Raises:
         click.exceptions.Exit: as `run`.
     """
-    for number in _IGNORED_BY_PYTHON:  # what is ignored stays so in the program
+    _find(command)
+    # What is ignored stays so in the program. A signal that Python has noted, but not handled yet, would be lost.
+    handled = (number for number in signal.valid_signals() if callable(signal.getsignal(number)))
+    for number in (*handled, *_IGNORED_BY_PYTHON):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)
-    except FileNotFoundError as e:
-        if os.sep in command[0] and Path(command[0]).exists():  # but not what its first line names
-            raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
-        raise _no_program(command, "there is no such command", 127) from e
     except OSError as e:
         raise _no_program(command, f"it is no program ({e.strerror})", 126) from e
 
@@ -56,8 +55,7 @@ def run(command: tuple[str, ...], environment: Callable[[], Mapping[str, str]]) 
     Raises:
         click.exceptions.Exit: there is no such program, which was said; its code is what a shell would exit with.
     """
-    if shutil.which(command[0]) is None and not (os.sep in command[0] and Path(command[0]).exists()):
-        raise _no_program(command, "there is no such command", 127)
+    _find(command)
     try:
         with _passing_signals() as pass_to:
             process = subprocess.Popen(command, env=environment())
@@ -76,8 +74,13 @@ def ended(code: int) -> int:
     return code
 
 
+def _find(command: tuple[str, ...]) -> None:
+    if shutil.which(command[0]) is None and not (os.sep in command[0] and Path(command[0]).exists()):
+        raise _no_program(command, "there is no such command", 127)
+
+
 def _no_program(command: tuple[str, ...], reason: str, code: int) -> click.exceptions.Exit:
-    click.echo(f"tuner: cannot run {command[0]}: {reason}: type it as without tuner, after --", err=True)
+    click.echo(f"tuner: cannot run {command[0] or repr('')}: {reason}: type it as without tuner, after --", err=True)
     return click.exceptions.Exit(code)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -127,14 +128,29 @@ def _print(inspection: Inspection, *, every_note: bool) -> None:
     click.echo(f"{inspection.place}: {size}: {_summary(inspection)}")
     several = len({finding.place for finding in inspection.findings} - {inspection.place}) > 1
     checks = Counter(finding.check for finding in inspection.findings if finding.level is Level.NOTE)
-    hidden = 0 if every_note else max(0, checks.total() - _NOTES)
-    listed = inspection.findings[: len(inspection.findings) - hidden]  # the worst first
+    listed = inspection.findings  # the worst first
+    if not every_note:
+        shown = {id(finding) for finding in _in_turn(listed)[:_NOTES]}
+        listed = tuple(finding for finding in listed if finding.level is not Level.NOTE or id(finding) in shown)
+    hidden = len(inspection.findings) - len(listed)
     if listed:
         columns = (*_COLUMNS[:2], "table", *_COLUMNS[2:]) if several else _COLUMNS
         output.print_table(columns, [_cells(finding, several=several) for finding in listed], empty="")
     if hidden:
         counts = ", ".join(f"{check}: {count}" for check, count in checks.most_common())
-        click.echo(f"the first {_NOTES} of {checks.total()} notes ({counts}): --notes lists all", err=True)
+        shown_of = f"{_NOTES} of {checks.total()} notes, in turn of each check ({counts})"
+        click.echo(f"{inspection.place}: {shown_of}: --notes lists all", err=True)
+
+
+def _in_turn(findings: Iterable[Finding]) -> list[Finding]:
+    """The notes, by turns one of each check."""
+    from tuner.tables.verify.finding import Level
+
+    checks: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if finding.level is Level.NOTE:
+            checks[finding.check].append(finding)
+    return [finding for turn in itertools.zip_longest(*checks.values()) for finding in turn if finding]
 
 
 def _cells(finding: Finding, *, several: bool) -> tuple[str, ...]:

@@ -174,8 +174,8 @@ def serving(problem: Problem, device: Device, *, strict: bool = False) -> list[K
         why = "; ".join(said or _lost) or "none is installed"
         if problem.is_keyed and not reasons:
             why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
-        elif not said:
-            why += f"; the ops are {', '.join(sorted({op for op, _ in specs()}))}"
+        elif not said and (ops := sorted({op for op, _ in specs()})):
+            why += f"; the ops are {', '.join(ops)}"
         raise KernelError(f"no kernel serves {problem} on {device.name}: {why}")
     return [spec for _, spec in sorted(able, key=lambda one: one[0])]
 
