@@ -104,6 +104,22 @@ def test_scales_of_blocks_may_have_any_strides(strides):
     assert verify.check(inputs, SPEC.reference(inputs), problem.k, SPEC.tolerance(problem)).failure is None
 
 
+@pytest.mark.parametrize("config", [scaled_tile(80, 128, 1, 8), scaled_tile(40, 128, 2, 8)], ids=["alone", "split"])
+@pytest.mark.parametrize("strides", [(1, 80), (2120, 2), (1057, 1)], ids=["transposed", "every other", "odd rows"])
+def test_outputs_of_scaled_products_may_have_any_strides(strides, config):
+    m, n = 77, 1056
+    problem = scaled(m, n, 2048, epilogue="bias+relu")
+    skip_where_refused(SPEC, problem, config)
+    inputs = SPEC.make_inputs(problem, "cuda", 0)
+    room = torch.full(((m - 1) * strides[0] + (n - 1) * strides[1] + 1,), 7.0, device="cuda").bfloat16()
+    out = room.as_strided((m, n), strides)
+    SPEC.launch(dataclasses.replace(inputs, out=out, buffer=room), config)
+    torch.cuda.synchronize()
+    assert verify.error(out, SPEC.reference(inputs), problem.k) <= SPEC.tolerance(problem)
+    out.fill_(7.0)
+    assert (room == 7.0).all(), "memory beside the output was written"
+
+
 @pytest.mark.parametrize("beside", [0, 8, 1], ids=["whole rows", "by 16 bytes", "by elements"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 def test_outputs_with_strides_are_right_and_what_lies_beside_them_stays(beside, transposed):

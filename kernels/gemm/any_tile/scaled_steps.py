@@ -2,8 +2,8 @@
 
 The device computes the transposed output: rows of a tile are columns of the weight, 128 of which share a scale with 128
 elements along K, and columns are rows of A, of which each has its own. A stage ends with the scales of its step, which
-the loading warp's threads copy one by one, because they are seldom where TMA could read them. A warpgroup waits for its
-products before it scales them: meanwhile the tensor cores compute those of others.
+the loading warp's threads copy one by one, because they are seldom where TMA could read them. A warpgroup has two sets
+of products: while the tensor cores compute one step, it scales the products of the step before and adds them.
 
 FIXED: a kernel's constants, of which these functions read BLOCK_SIZE_M, BLOCK_SIZE_N, WARPGROUPS, STAGES, CTAS, and
 what `wgmma_ptx` reads.
