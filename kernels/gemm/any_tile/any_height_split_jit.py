@@ -23,10 +23,10 @@ from tuner.kernels.base import blocks
 from tuner.kernels.gemm.any_tile.any_width_jit import box_rows, load_box, loaded_columns, store_rows, unit_of
 from tuner.kernels.gemm.any_tile.scaled_steps import (
     COPIERS,
-    SCALE_ROWS,
     copy_scales,
     next_scales,
     scales_from,
+    stage_rows,
     sum_scaled_steps,
 )
 from tuner.kernels.gemm.any_tile.wgmma_ptx import (
@@ -74,13 +74,6 @@ class Fixed:
 def fixed(*constants):  # noqa: ANN002, ANN201  jit bodies take no such annotation
     """Gather constants into one `Fixed`."""
     return Fixed(*constants)
-
-
-@gluon.constexpr_function
-def stage_rows(FIXED):  # noqa: ANN201
-    """Rows of 128 bytes of a stage: of A, of B, and for scales of blocks."""
-    operands = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
-    return operands + (SCALE_ROWS.value if FIXED.SCALING == "block" else 0)
 
 
 @gluon.constexpr_function

@@ -95,7 +95,7 @@ class Constants(NamedTuple):
 
 CONSTANTS = Constants(l2_bytes=47.3, fill_bytes=85.6, sent_bytes=10.05, start_us=2.16)
 SCALED = Constants(l2_bytes=48.8, fill_bytes=44.0, sent_bytes=9.1, start_us=2.1, memory=1.16)
-"""The same with scales of blocks."""
+"""The same with scales of blocks, fitted by hand (docs/decisions.md, 182)."""
 
 
 def constants_of(problem: Problem) -> Constants:

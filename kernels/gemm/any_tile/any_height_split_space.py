@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config, Value
@@ -24,18 +25,9 @@ from tuner.kernels.space.tile_rules import SIDES
 from tuner.problem import Problem, dtype
 
 NAME = "any_height_split"
-_HEIGHTS = (*range(32, 257, 8),)
-"""Rows of tiles."""
-_SPLITS = (2, 4, 8)
-"""Blocks that share a tile's sum, which are the values of SPLIT_K."""
-_SCALED_HEIGHTS = (*range(16, int(scaled_steps.MOST_COLUMNS) + 1, 8),)
-_SCALED_SPLITS = (1, *_SPLITS)
-"""The same with scales of blocks."""
+_FLATTEST = 32
+"""Rows of A in the flattest share of them that is tried."""
 _LARGEST_CLUSTER = 8
-_MOST_SUMS = {1: 128, 2: 208, 3: 96}
-"""The most sums of a multiplying thread, by the number of warpgroups."""
-_MOST_SCALED_SUMS = {1: 64, 2: 64, 3: 56}
-"""The same with scales of blocks, where a thread holds as many products besides."""
 _FEWEST_ROWS = 65
 """Rows of A of 16 bits that it serves: of fewer, `cluster_k` splits sums."""
 _SHORTEST_K = 1024
@@ -54,6 +46,29 @@ _ODD_ROWS = 1.2
 _RESERVED_BYTES = 1024
 """Shared memory for the barrier that counts arriving sums."""
 _OPTIONS = (refinements.NUM_CTAS, refinements.SHARE_B)
+
+
+class _Limits(NamedTuple):
+    """What tiles may be.
+
+    Attributes:
+        heights: their rows.
+        splits: blocks that share a tile's sum, which are the values of SPLIT_K.
+        most_sums: the most sums of a multiplying thread, by the number of warpgroups.
+    """
+
+    heights: tuple[int, ...]
+    splits: tuple[int, ...]
+    most_sums: Mapping[int, int]
+
+
+_PLAIN = _Limits((*range(32, 257, 8),), (2, 4, 8), {1: 128, 2: 208, 3: 96})
+_SCALED = _Limits((*range(16, int(scaled_steps.MOST_COLUMNS) + 1, 8),), (1, 2, 4, 8), {1: 64, 2: 64, 3: 56})
+"""With scales of blocks, where a thread holds products besides its sums."""
+
+
+def _limits(problem: Problem) -> _Limits:
+    return _SCALED if problem.scaling == "block" else _PLAIN
 
 
 def supports(problem: Problem, device: Device) -> str | None:
@@ -81,11 +96,11 @@ def space(problem: Problem, device: Device) -> SearchSpace:
 def _axes(problem: Problem, device: Device) -> Mapping[str, tuple[Value, ...]]:  # noqa: ARG001
     """Every parameter's values, except that `_expand` finds those of the axes with a single value here."""
     return {
-        "BLOCK_SIZE_M": _heights(problem),
+        "BLOCK_SIZE_M": _limits(problem).heights,
         "BLOCK_SIZE_N": (*WARPS,),
         "num_warps": tuple(sorted({*WARPS.values()})),
         "BLOCK_SIZE_K": (row_length(problem),),
-        "SPLIT_K": (_splits(problem)[0],),
+        "SPLIT_K": (_limits(problem).splits[0],),
         "num_stages": (1,),
         "launch_pdl": (True,),
     }
@@ -110,18 +125,6 @@ def likeliest(problem: Problem, device: Device) -> tuple[Config, ...]:
     return tuple(_config(tile, problem) for tile in tiles[:BEST])
 
 
-def _heights(problem: Problem) -> tuple[int, ...]:
-    return _SCALED_HEIGHTS if problem.scaling == "block" else _HEIGHTS
-
-
-def _splits(problem: Problem) -> tuple[int, ...]:
-    return _SCALED_SPLITS if problem.scaling == "block" else _SPLITS
-
-
-def _most_sums(problem: Problem) -> Mapping[int, int]:
-    return _MOST_SCALED_SUMS if problem.scaling == "block" else _MOST_SUMS
-
-
 def _config(tile: Tile, problem: Problem) -> Config:
     return Config(
         NAME,
@@ -140,14 +143,14 @@ def _config(tile: Tile, problem: Problem) -> Config:
 def _at_once(problem: Problem, device: Device) -> Iterator[Tile]:
     """Yield tiles whose clusters all run at once and keep the device busy, with the deepest ring that fits."""
     steps = -(-problem.k // row_length(problem))
-    tried = _heights(problem)
-    shares = (-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // _HEIGHTS[0]) + 1))
+    tried = _limits(problem).heights
+    shares = (-(-problem.m // (UNIT * count)) * UNIT for count in range(1, -(-problem.m // _FLATTEST) + 1))
     for rows in sorted({max(tried[0], share) for share in shares} & {*tried}):
         for columns in WARPS:
-            if _sums_each(rows, columns) > _most_sums(problem)[WARPS[columns] // 4]:
+            if _sums_each(rows, columns) > _limits(problem).most_sums[WARPS[columns] // 4]:
                 continue
             down, across = -(-problem.m // rows), -(-problem.n // columns)
-            for cluster in _clusters(_splits(problem), down, across, device):
+            for cluster in _clusters(_limits(problem).splits, down, across, device):
                 tile = _deepest(Tile(rows, columns, *cluster, 0), problem, device)
                 whole = tile.ctas > 1 or rows % STEP == 0
                 if whole and tile.stages >= _FEWEST_STAGES and tile.splits <= steps and _holds_parts(tile, problem):
@@ -223,15 +226,15 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
         return f"{columns} columns for {warps} warps: 64 for 4, 128 or 256 for 8, 192 for 12"
     if config.integer(refinements.NUM_CTAS, 1) == 1 and rows % STEP:
         return f"{rows} rows without a cluster: a block stores {STEP} at a time"
-    if problem.scaling == "block" and (columns == max(WARPS) or rows > max(_SCALED_HEIGHTS)):
-        return f"a tile of {rows}x{columns} with scales of blocks: up to {max(_SCALED_HEIGHTS)} rows, 192 columns"
+    if problem.scaling == "block" and (columns == max(WARPS) or rows > max(_SCALED.heights)):
+        return f"a tile of {rows}x{columns} with scales of blocks: up to {max(_SCALED.heights)} rows, 192 columns"
     return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, UNIT)
 
 
 @rule("clusters", "kernels/gemm/any_tile/any_height_split_jit.py", fatal=True)
 def _cluster(config: Config, problem: Problem, device: Device) -> str | None:
     splits, ctas = config.integer("SPLIT_K"), config.integer(refinements.NUM_CTAS, 1)
-    if splits not in _splits(problem) or ctas not in range(splits, _LARGEST_CLUSTER + 1, splits):
+    if splits not in _limits(problem).splits or ctas not in range(splits, _LARGEST_CLUSTER + 1, splits):
         return f"clusters of {ctas} for SPLIT_K {splits}: up to {_LARGEST_CLUSTER} blocks split sums in 2, 4 or 8"
     if ctas > 1 and not cluster_sizes.room(ctas, device):
         return f"clusters of {ctas}: {device.sm_count} multiprocessors may have none of so many in one GPC"
@@ -241,7 +244,7 @@ def _cluster(config: Config, problem: Problem, device: Device) -> str | None:
 
 @rule("registers", "compiled for sm_90", fatal=True, reads=(*SIDES, "num_warps"))
 def _sums(config: Config, problem: Problem, device: Device) -> str | None:  # noqa: ARG001
-    return any_width_space.too_many_sums(config, _most_sums(problem))
+    return any_width_space.too_many_sums(config, _limits(problem).most_sums)
 
 
 @rule("ring", "kernels/gemm/any_tile/any_height_split_jit.py: sums take its place", fatal=True)

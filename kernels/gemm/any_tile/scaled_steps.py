@@ -16,19 +16,21 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from tuner.kernels.base.operands import SCALE_GROUP
+from tuner.kernels.gemm.any_tile.any_width_jit import loaded_columns
 from tuner.kernels.gemm.any_tile.wgmma_ptx import (
     ROW_BYTES,
     chunk_of,
     complete,
     descriptor_of,
-    multiply_anew,
+    multiply_step,
     several,
     tied,
 )
 from tuner.kernels.gemm.hopper.cluster import line_of
 from tuner.kernels.gemm.hopper.tile import following, layout_of
 
-GROUP = gl.constexpr(128)
+GROUP = gl.constexpr(SCALE_GROUP)
 """Elements along K, and columns of the weight, that share a scale."""
 SCALE_ROWS = gl.constexpr(8)
 """Rows of 128 bytes that a stage's scales take: whole groups of eight, as the swizzle of the next stage needs."""
@@ -38,8 +40,15 @@ COPIERS = gl.constexpr(32)
 """Threads of the loading warp, of which each arrives at a stage's barrier when its scales are there."""
 
 
+@gluon.constexpr_function
+def stage_rows(FIXED):  # noqa: ANN201  jit bodies take no such annotation
+    """Rows of 128 bytes of a stage: of A, of B, and for scales of blocks."""
+    operands = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
+    return operands + (SCALE_ROWS.value if FIXED.SCALING == "block" else 0)
+
+
 @gluon.jit
-def scales_from(scales, step, place, extents, FIXED: gl.constexpr):  # noqa: ANN201  jit bodies take no such annotation
+def scales_from(scales, step, place, extents, FIXED: gl.constexpr):  # noqa: ANN201
     """Where a step's scales lie, for `copy_scales`: pointers to those of rows of A and of blocks, and which to copy.
 
     scales: those of the weight and of A, both [rows or blocks of them, K/128], then the strides of both.
@@ -139,16 +148,16 @@ def started(products, base, barriers, stage, phase, FIRST: gl.constexpr, dtype: 
     """Start the products of a stage's step once it is loaded, in place of others."""
     ready, _ = barriers
     mbarrier.wait(ready.index(stage), phase)
-    at = base + stage * stage_bytes(FIXED)
+    at = base + stage * (stage_rows(FIXED) * ROW_BYTES)
     b = descriptor_of(at + FIXED.BLOCK_SIZE_M * ROW_BYTES, False)
-    return multiply_anew(products, descriptor_of(at + FIRST * ROW_BYTES, False), b, dtype, FIXED)
+    return multiply_step(products, descriptor_of(at + FIRST * ROW_BYTES, False), b, dtype, None, FIXED, True)
 
 
 @gluon.jit
 def added(sums, products, base, barriers, stage, block, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
     """The sums and products of a stage's step, scaled; the stage is free afterwards."""
     _, free = barriers
-    scales = base + stage * stage_bytes(FIXED) + (FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N) * ROW_BYTES
+    scales = base + stage * (stage_rows(FIXED) * ROW_BYTES) + (FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N) * ROW_BYTES
     CHUNK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N)
     of_block = gl.inline_asm_elementwise(
         "ld.shared.f32 $0, [$1];", "=f,r", [scales + 4 * (MOST_COLUMNS + block)], gl.float32, is_pure=False, pack=1
@@ -171,12 +180,6 @@ def has_two_sets(FIXED):  # noqa: ANN201
     With three multiplying warpgroups a thread has 160 registers (compiled for sm_90).
     """
     return FIXED.WARPGROUPS < 3 or FIXED.BLOCK_SIZE_N <= 88
-
-
-@gluon.constexpr_function
-def stage_bytes(FIXED):  # noqa: ANN201
-    """Bytes of a stage, of both operands and of scales."""
-    return (FIXED.BLOCK_SIZE_M + FIXED.BLOCK_SIZE_N + SCALE_ROWS.value) * ROW_BYTES.value
 
 
 @gluon.jit

@@ -101,27 +101,15 @@ def step_ptx(dtype, pack, pending, FIXED, anew=False):  # noqa: ANN201
 
 
 @gluon.jit
-def multiply_step(sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201, PLR0917
-    """Add a stage's products to 64 rows of sums."""
+def multiply_step(  # noqa: ANN201, PLR0917
+    sums, a, b, dtype: gl.constexpr, PENDING: gl.constexpr, FIXED: gl.constexpr, ANEW: gl.constexpr = False
+):
+    """Add a stage's products to 64 rows of sums, or, ANEW, start them in place of what is there."""
     PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
     return gl.inline_asm_elementwise(
-        step_ptx(dtype, PACK, PENDING, FIXED),
+        step_ptx(dtype, PACK, PENDING, FIXED, ANEW),
         tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
         sums + (a, b),
-        several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
-        is_pure=False,
-        pack=PACK,
-    )
-
-
-@gluon.jit
-def multiply_anew(products, a, b, dtype: gl.constexpr, FIXED: gl.constexpr):  # noqa: ANN201
-    """Start a stage's products with 64 rows, in place of others."""
-    PACK: gl.constexpr = chunk_of(FIXED.BLOCK_SIZE_N) // 2
-    return gl.inline_asm_elementwise(
-        step_ptx(dtype, PACK, None, FIXED, True),
-        tied(FIXED.BLOCK_SIZE_N, 2 * PACK),
-        products + (a, b),
         several(gl.float32, FIXED.BLOCK_SIZE_N // chunk_of(FIXED.BLOCK_SIZE_N)),
         is_pure=False,
         pack=PACK,
