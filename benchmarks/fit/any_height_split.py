@@ -84,21 +84,24 @@ def recorded() -> list[Trial]:
 
 def run_at_once(trial: Trial) -> bool:
     """Whether all clusters surely run at once, as the space asks."""
-    ctas = trial.config.integer(NUM_CTAS)
+    ctas = trial.config.integer(NUM_CTAS, 1)
     return model.Tile.of(trial.config).clusters(trial.problem) <= room(ctas, any_height.DEVICE) // ctas
 
 
-def fitted(trials: Sequence[Trial]) -> model.Constants:
+def fitted(trials: Sequence[Trial], today: model.Constants = model.CONSTANTS) -> model.Constants:
+    """The constants that fit best; those that are 0 today stay so."""
     least = fastest(trials)
     weights = np.array([1 if trial.us < NEAR * least[trial.problem] else OTHERS for trial in trials])
     us = np.array([trial.us for trial in trials])
+    names = [name for name, value in today._asdict().items() if value]
 
     def errors(values: Sequence[float]) -> Any:
-        return weights * np.log([modelled_us(one, model.Constants(*values)) for one in trials] / us)
+        constants = today._replace(**dict(zip(names, values, strict=True)))
+        return weights * np.log([modelled_us(one, constants) for one in trials] / us)
 
-    start = np.array(model.CONSTANTS)
+    start = np.array([getattr(today, name) for name in names])
     found = least_squares(errors, start, x_scale=start, loss="soft_l1", f_scale=0.05, bounds=(0.1 * start, 10 * start))
-    return model.Constants(*found.x)
+    return today._replace(**dict(zip(names, map(float, found.x), strict=True)))
 
 
 def modelled_us(one: Trial, constants: model.Constants) -> float:

@@ -1,7 +1,7 @@
 """Trials of what the estimates put near the best, for a fit: `tuner run` with a strategy of its own.
 
     python benchmarks/fit/scattered.py --draw 75 --seed 61 --rows 257 3072 --out DRAWN.csv
-    python benchmarks/fit/near.py --suite DRAWN.csv --out NEW.db
+    python benchmarks/fit/near.py --suite DRAWN.csv [--suite OTHERS.csv] --out NEW.db
 
 Of each problem it tries the configs of least estimate, of all kernels and of each, and others drawn at random of those
 whose estimate is not much longer than the least: which of near ties is faster is what a formula asks, and random
@@ -11,7 +11,8 @@ was one: without the first of each kernel, and up to 1.2 times the least estimat
 40 of 129 to 256 rows (`scattered.py` with the seeds 72, 73, 71, 75 and 74). data/near-h200.db.xz has 300 problems of
 the seeds 81 to 87, but for three whose weights a suite has: 90 of 257 to 4,096 rows and 64 to 1,536 columns, 50 of 257
 to 1,100 rows, 40 of 1,100 to 4,096, of 129 to 256 and of 16 to 128, 15 of 1 to 15, and 25 of 1 to 256 with such
-columns.
+columns. data/near-blocks-h200.db.xz is of scales of blocks: 100 problems of 257 to 8,192 rows, 60 with N from 512 on
+and 40 with 512 to 8,192 columns (seeds 183 and 184), and those of suites/drawn-blocks.csv with up to 256 rows.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from tuner.sweep.strategies import STRATEGIES
 
 FIRST, FIRST_OF_A_KERNEL = 6, 3
 NEAR = 1.35
-"""Times the least estimate."""
+"""Times the logarithm of the least estimate in microseconds: of 20 us, up to 57."""
 DRAWN = {"warp_specialized": 10, "any_width": 4, None: 16}
 """How many configs are drawn at random, by kernel; None: of all."""
+DRAWN_OF_BLOCKS = {"block_scaled_warp_specialized": 20, "any_height_split": 20, None: 12}
+"""The same with scales of blocks: nearly all of two small spaces."""
 
 
 def near_least(task):
@@ -38,7 +41,7 @@ def near_least(task):
         taken += [config for config in order if config.kernel == kernel][:FIRST_OF_A_KERNEL]
     near = [config for config in order if estimates[config] <= NEAR * estimates[order[0]]]
     drawing = random.Random(task.seed)
-    for kernel, count in DRAWN.items():
+    for kernel, count in (DRAWN_OF_BLOCKS if task.problem.scaling == "block" else DRAWN).items():
         some = [config for config in near if kernel in (None, config.kernel)]
         taken += drawing.sample(some, min(count, len(some)))
     chosen = list(dict.fromkeys([task.default, *taken]))
@@ -47,9 +50,10 @@ def near_least(task):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--suite", required=True, help="whose problems are tried, as `tuner run` takes it")
+    parser.add_argument("--suite", required=True, action="append", help="whose problems are tried; may be repeated")
     parser.add_argument("--device", default="cuda:0", help="likewise")
     parser.add_argument("--out", required=True, metavar="DATABASE")
     args = parser.parse_args()
     STRATEGIES["race"] = Strategy("race", near_least, drop=(1.3, 1.15), finalists=1, margin=1.005, rounds=6)
-    main(["run", "--suite", args.suite, "--device", args.device, "--db", args.out])
+    suites = [word for name in args.suite for word in ("--suite", name)]
+    main(["run", *suites, "--device", args.device, "--db", args.out])

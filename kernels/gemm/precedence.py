@@ -101,21 +101,22 @@ def _few_rows_compared(problem: Problem, device: Device) -> bool:
 def _splits_pay(problem: Problem, device: Device) -> bool:
     """Match scales of blocks if tiles of 128x128, never split, fill less than half the device, or rows of A are few.
 
-    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster. Which of few rows are others the
-    calibration tells.
+    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster, of more than 256 rows in all. Which of
+    few rows are others the calibration tells.
     """
-    if problem.scaling != "block":
+    if problem.scaling != "block" or problem.m > calibration.MOST_OTHER_ROWS:
         return False
     idle = 2 * _tiles(problem) < device.sm_count
     return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
 def _scaled_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match scales of blocks where the calibration speaks: estimates tell few tiles of any height from others.
+    """Match scales of blocks where the calibration speaks, or rows are more: estimates tell tiles of any height apart.
 
-    Source: benchmarks/results/drawn-blocks-h200.json, drawn-blocks-again-h200.json.
+    Source: benchmarks/results/drawn-blocks-h200.json, drawn-blocks-again-h200.json, drawn-blocks-many-h200.json.
     """
-    return problem.scaling == "block" and calibration.applies(problem, device)
+    known = problem.m > calibration.MOST_OTHER_ROWS or calibration.applies(problem, device)
+    return problem.scaling == "block" and known
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:

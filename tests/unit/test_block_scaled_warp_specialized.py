@@ -16,7 +16,7 @@ from tuner import Config, Problem
 from tuner.hardware.device import INTERPRETER, KNOWN
 from tuner.kernel import registry
 from tuner.kernels.base.operands import make_operands
-from tuner.kernels.gemm.block_scaled import hopper
+from tuner.kernels.gemm.block_scaled import hopper, hopper_model
 
 H200 = KNOWN["sm_90"]
 SPEC = registry.find("matmul", "block_scaled_warp_specialized")
@@ -163,6 +163,51 @@ def test_a_launch_has_a_program_for_each_tile_or_multiprocessor(monkeypatch):
     many, arguments = launched(MANY, scaled(300, 1000, 512))
     assert many.grid == (20,)
     assert arguments["GROUP_SIZE_M"] == 1
+
+
+MEASURED = [
+    ((1929, 4512, 2304), (128, 128), 16, 39.2),
+    ((424, 16384, 3712), (128, 128), 4, 51.7),
+    ((560, 512, 512), (64, 64), 4, 2.70),
+    ((328, 2656, 15616), (64, 128), 6, 30.4),
+    ((3264, 832, 4224), (128, 64), 1, 26.4),
+]
+
+
+@pytest.mark.parametrize(("shape", "tile", "group", "us"), MEASURED, ids=str)
+def test_beyond_256_rows_its_own_model_is_near_what_was_measured(shape, tile, group, us):
+    """Trials on an H200, the fastest of each problem (benchmarks/data/near-blocks-h200.db.xz)."""
+    rows, columns = tile
+    config = MANY.replace(BLOCK_SIZE_M=rows, BLOCK_SIZE_N=columns, GROUP_SIZE_M=group, num_warps=rows // 16)
+    assert SPEC.estimate_us(config, scaled(*shape), H200) == pytest.approx(us, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        # On an H200 64 columns took 1.4, 1.24 and 1.30 times as long (benchmarks/results/ceilings-h200.json,
+        # drawn-blocks-again-h200.json, drawn-blocks-many-h200.json).
+        ((1000, 5120, 5120), (128, 128, 8)),
+        ((1544, 2640, 10752), (128, 128, 13)),
+        ((2332, 1792, 6656), (128, 128, 1)),
+        ((304, 768, 768), (64, 64, 5)),
+    ],
+)
+def test_beyond_256_rows_its_default_is_the_tile_that_was_fastest(shape, tile):
+    config = SPEC.default_config(scaled(*shape), H200)
+    assert tuple(config[name] for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "GROUP_SIZE_M")) == tile
+
+
+@pytest.mark.parametrize(
+    ("problem", "columns", "faster"),
+    [(scaled(4096, 1024), 128, 1), (scaled(1024, 4096), 128, 8), (scaled(2048, 3072), 64, 1), (scaled(2048), 64, 8)],
+    ids=str,
+)
+def test_tiles_side_by_side_load_the_larger_operand_together(problem, columns, faster):
+    config = MANY.replace(BLOCK_SIZE_N=columns)
+    estimated = {group: SPEC.estimate_us(config.replace(GROUP_SIZE_M=group), problem, H200) for group in (1, 8)}
+    assert min(estimated, key=estimated.get) == faster
+    assert hopper_model.loads_together(config.replace(GROUP_SIZE_M=faster), problem)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from tuner.kernels.cost import calibration, features, fingerprint, products, ter
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.any_tile import any_width
-from tuner.kernels.gemm.block_scaled import hopper as block_scaled_warp_specialized
+from tuner.kernels.gemm.block_scaled import spec as block_scaled
+from tuner.kernels.gemm.hopper import warp_specialized
 from tuner.kernels.gemm.small_m import swap_ab
 from tuner.problem import Problem
 
@@ -294,11 +295,12 @@ def test_few_columns_with_scales_of_blocks_are_split_along_k_as_what_was_fastest
     )
 
 
-def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate():
+@pytest.mark.parametrize("kernel", [block_scaled, warp_specialized])
+def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate(kernel):
     many, few = (linear(m, 4096, 7168, dtype="e4m3", scaling="block") for m in (257, 256))
-    config = block_scaled_warp_specialized.SPEC.default_config(many, H200)
-    modelled = [block_scaled_warp_specialized.terms(config, problem, H200).us for problem in (many, few)]
-    estimated = [block_scaled_warp_specialized.estimate_us(config, problem, H200) for problem in (many, few)]
+    config = kernel.SPEC.default_config(many, H200)
+    modelled = [kernel.terms(config, problem, H200).us for problem in (many, few)]
+    estimated = [kernel.estimate_us(config, problem, H200) for problem in (many, few)]
     assert estimated[0] == modelled[0]
     assert estimated[1] != modelled[1]
 

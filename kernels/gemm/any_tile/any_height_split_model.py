@@ -8,6 +8,7 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost.tile import memory_bytes_per_us
+from tuner.kernels.gemm.any_tile import scaled_steps
 from tuner.kernels.gemm.any_tile.any_height_model import norm
 from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
@@ -26,6 +27,13 @@ _LEAST_SHARE = 0.85
 _ALONE, _PAIRED = 0.8, 0.9
 """The part of its loads that a multiprocessor waits for, and that where more than half of them run, so that some share
 their TPC's port with a neighbour."""
+
+
+class _Widths(NamedTuple):
+    """What `scaled_steps.has_two_sets` reads: of a tile as the device computes it."""
+
+    WARPGROUPS: int
+    BLOCK_SIZE_N: int
 
 
 class Tile(NamedTuple):
@@ -64,6 +72,11 @@ class Tile(NamedTuple):
         """Blocks of its cluster."""
         return self.splits * self.neighbours
 
+    @property
+    def has_two_sets(self) -> bool:
+        """Whether one step's products are scaled while the next is multiplied, with scales of blocks."""
+        return bool(scaled_steps.has_two_sets(_Widths(self.columns // WGMMA_ROWS, self.rows)))
+
     def count(self, problem: Problem) -> int:
         """How many cover a problem's output."""
         return -(-problem.m // self.rows) * -(-problem.n // self.columns)
@@ -75,7 +88,7 @@ class Tile(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What `modelled_us` is fitted by (benchmarks/fit/any_height_split.py).
+    """What `modelled_us` is fitted by (benchmarks/fit/any_height_split.py; with scales of blocks block_scaled.py).
 
     Attributes:
         l2_bytes: bytes a cycle that the L2 sends each multiprocessor if all of them load, those for neighbours that
@@ -84,6 +97,8 @@ class Constants(NamedTuple):
         sent_bytes: bytes of sums a cycle that a block sends to others.
         start_us: first loads and last stores.
         memory: how many times as long device memory takes as its bandwidth says.
+        split_cycles: what splitting a sum takes, besides what is sent.
+        scaled_cycles: cycles of a step for each row of A where nothing is multiplied while products are scaled.
     """
 
     l2_bytes: float
@@ -91,11 +106,21 @@ class Constants(NamedTuple):
     sent_bytes: float
     start_us: float
     memory: float = 1.0
+    split_cycles: float = 0.0
+    scaled_cycles: float = 0.0
 
 
 CONSTANTS = Constants(l2_bytes=47.3, fill_bytes=85.6, sent_bytes=10.05, start_us=2.16)
-SCALED = Constants(l2_bytes=48.8, fill_bytes=44.0, sent_bytes=9.1, start_us=2.1, memory=1.16)
-"""The same with scales of blocks, fitted by hand (docs/decisions.md, 182)."""
+SCALED = Constants(
+    l2_bytes=54.2,
+    fill_bytes=42.4,
+    sent_bytes=8.77,
+    start_us=1.88,
+    memory=1.1,
+    split_cycles=1055.0,
+    scaled_cycles=2.35,
+)
+"""The same with scales of blocks."""
 
 
 def constants_of(problem: Problem) -> Constants:
@@ -110,17 +135,18 @@ def modelled_us(tile: Tile, problem: Problem, device: Device, by: Constants) -> 
     loaded = requested / (1 if share_b else neighbours) + columns / (neighbours if share_b else 1)
     share = min(1.0, tile.count(problem) * splits / device.sm_count)
     wgmmas = columns / WGMMA_ROWS * (ROW_BYTES / WGMMA_BYTES)
+    idle = rows * by.scaled_cycles if by.scaled_cycles and not tile.has_two_sets else 0.0
     step = norm(
         _SLOWEST,
         max(share, _LEAST_SHARE) * loaded * ROW_BYTES / by.l2_bytes,
         (_PAIRED if share > 1 / 2 else _ALONE) * (requested + columns) * ROW_BYTES / by.fill_bytes,
-        wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES),
+        wgmmas * (_WGMMA_CYCLES + rows * _COLUMN_CYCLES) + idle,
         _LATENCY / max(1, stages - 2),  # a stage is free when the next one is multiplied
     )
     steps = -(-problem.k * dtype.ITEMSIZE[problem.a_dtype] // (ROW_BYTES * splits))
     # In a cluster a block passes a sum that it does not share to itself.
     parts = (splits - 1) / splits if splits > 1 else float(tile.ctas > 1)
-    sent = rows * columns * 4 * parts / by.sent_bytes
+    sent = rows * columns * 4 * parts / by.sent_bytes + (splits > 1) * by.split_cycles
     memory_us = by.memory * problem.bytes_moved / memory_bytes_per_us(device)
     waves = -(-tile.clusters(problem) // clusters_at_once(splits * neighbours, device.sm_count))
     steps_us, sent_us = (waves * cycles / device.sustained_mhz for cycles in (steps * step, sent))

@@ -20,7 +20,7 @@ from tuner.kernels.cost import model as cost
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.cost.tile import Loop, Sides, tile_of_few_rows
 from tuner.kernels.gemm import launches
-from tuner.kernels.gemm.block_scaled import hopper_jit
+from tuner.kernels.gemm.block_scaled import hopper_jit, hopper_model
 from tuner.kernels.gemm.block_scaled.hopper_space import NAME, WGMMA_ROWS, shared_bytes, space, supports
 from tuner.kernels.gemm.hopper import loader, output, tile
 from tuner.kernels.gemm.hopper.resources import warpgroups
@@ -125,9 +125,11 @@ def estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    """The same of many configs."""
+    """The same of many configs; beyond the rows of A that the calibration has trials of by `hopper_model`."""
     listed = list(configs)
     estimated = [(terms(config, problem, device), config) for config in listed]
+    if problem.m > calibration.MOST_OTHER_ROWS:
+        return {config: hopper_model.modelled_us(config, found, problem, device) for found, config in estimated}
     return dict(zip(listed, calibration.of_tiles(estimated, problem, device), strict=True))
 
 
