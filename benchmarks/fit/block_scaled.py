@@ -7,7 +7,8 @@ The trials are those of benchmarks/data/near-blocks-h200.db.xz: of `any_height_s
 the config with the least estimate takes than the fastest one of the kernel, the geometric mean and the most: with
 today's constants, with those fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
 `both` is the same of the two kernels' configs together, over the fastest of any kernel; `before` is of the second
-kernel's configs by the cost model alone, as defaults were before. Needs scipy.
+kernel's configs by the cost model alone, as defaults were before. `rank` is the fastest trial's, of all kernels, in the
+order in which a search would try them, by today's estimates: the median and nine in ten. Needs scipy.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from any_height_split import FOLDS, NEAR, OTHERS
 from scipy.optimize import least_squares
 
 from tuner import Config, Problem
+from tuner.kernel import registry
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm.any_tile import any_height_split_model as split_model
 from tuner.kernels.gemm.any_tile import any_height_split_space as split_space
@@ -56,6 +58,7 @@ def main() -> None:
             "today": summary(chosen([one for one in split if is_beyond(one.problem)] + many, times, estimate_us)),
             "before": summary(chosen(many, times, lambda one: terms_of(one).us)),
         },
+        "rank": [float(each) for each in np.percentile(ranks(times), (50, 90))],
     }
     print(json.dumps(result, indent=1))
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", **result})
@@ -104,6 +107,20 @@ def chosen(
     for problem, ones in by_problem.items():
         picked = min(ones, key=lambda one: (estimate(one), tie(one.config)))
         found.append(picked.us / min(times[problem].values()))
+    return found
+
+
+def ranks(times: Mapping[Problem, Mapping[Config, float]]) -> list[int]:
+    """By problem with more rows than the calibration knows: its fastest trial's rank among all by their estimates."""
+    found = list[int]()
+    for problem, each in times.items():
+        if is_beyond(problem):
+            estimates = {
+                config: registry.find("matmul", config.kernel).estimate_us(config, problem, any_height.DEVICE)
+                for config in each
+            }
+            order = sorted(each, key=lambda config: estimates[config])
+            found.append(1 + order.index(min(each, key=lambda config: each[config])))
     return found
 
 

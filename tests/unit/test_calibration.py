@@ -295,14 +295,14 @@ def test_few_columns_with_scales_of_blocks_are_split_along_k_as_what_was_fastest
     )
 
 
-@pytest.mark.parametrize("kernel", [block_scaled, warp_specialized])
-def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate(kernel):
+@pytest.mark.parametrize(("kernel", "slower"), [(block_scaled, 1), (warp_specialized, 1.4)])
+def test_rows_with_scales_of_blocks_that_no_trial_has_keep_the_cost_model_s_estimate(kernel, slower):
     many, few = (linear(m, 4096, 7168, dtype="e4m3", scaling="block") for m in (257, 256))
     config = kernel.SPEC.default_config(many, H200)
     modelled = [kernel.terms(config, problem, H200).us for problem in (many, few)]
     estimated = [kernel.estimate_us(config, problem, H200) for problem in (many, few)]
-    assert estimated[0] == modelled[0]
-    assert estimated[1] != modelled[1]
+    assert estimated[0] == pytest.approx(slower * modelled[0])
+    assert estimated[1] != pytest.approx(slower * modelled[1])
 
 
 def test_rows_are_those_of_a_whichever_way_the_device_computes():

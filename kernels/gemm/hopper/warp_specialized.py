@@ -197,6 +197,11 @@ def _static(
     return tiles, resources.resident(config, problem, devices.KNOWN["sm_90"]), group, constants, options
 
 
+_SCALED = 1.4
+"""How many times as long products take that are scaled block by block, where no forest knows it: the median of trials
+of more than 256 rows (docs/decisions.md, 183)."""
+
+
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
     """The cost model's estimate, calibrated; three warpgroups are corrected as two are."""
     return estimates_us((config,), problem, device)[config]
@@ -210,6 +215,7 @@ def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) ->
 def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device) -> dict[Config, float]:
     """The estimates, corrected: exchanged operands have a forest of their own, three warpgroups have none."""
     found = dict[Config, float]()
+    scaled = problem.scaling == "block" and not calibration.applies(problem, device)
     for swapped, computed in ((False, problem), (True, exchanged(problem))):
         configs = [config for config in models if bool(config.get("SWAP_AB", False)) is swapped]
         known = [_two(config) for config in configs]
@@ -218,7 +224,7 @@ def _corrected(models: Mapping[Config, Terms], problem: Problem, device: Device)
         ]
         corrected = calibration.of_tiles(estimated, computed, device, exchanged=swapped)
         for config, (two, _), one in zip(configs, estimated, corrected, strict=True):
-            found[config] = models[config].us * one / two.us
+            found[config] = models[config].us * one / two.us * (_SCALED if scaled else 1)
     return found
 
 
