@@ -3,7 +3,7 @@
     python benchmarks/fit/block_scaled.py --out RESULT.json
 
 The trials are those of benchmarks/data/near-blocks-h200.db.xz: of `any_height_split` all whose clusters run at once, of
-`block_scaled_warp_specialized` those with more rows of A than the calibration knows. `over_fastest` is how much longer
+`block_scaled_warp_specialized` those that its model knows. `over_fastest` is how much longer
 the config with the least estimate takes than the fastest one of the kernel, the geometric mean and the most: with
 today's constants, with those fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
 `both` is the same of the two kernels' configs together, over the fastest of any kernel; `before` is of the second
@@ -30,7 +30,6 @@ from scipy.optimize import least_squares
 
 from tuner import Config, Problem
 from tuner.kernel import registry
-from tuner.kernels.cost import calibration
 from tuner.kernels.gemm.any_tile import any_height_split_model as split_model
 from tuner.kernels.gemm.any_tile import any_height_split_space as split_space
 from tuner.kernels.gemm.block_scaled import hopper, hopper_model
@@ -50,22 +49,19 @@ def main() -> None:
     _, times = database(TRIALS)
     trials = [Trial(problem, config, us) for problem, each in times.items() for config, us in each.items()]
     split = [one for one in trials if one.config.kernel == split_space.NAME and any_height_split.run_at_once(one)]
-    many = [one for one in trials if one.config.kernel == hopper.NAME and is_beyond(one.problem)]
+    many = [one for one in trials if one.config.kernel == hopper.NAME and hopper_model.knows(one.problem)]
+    beyond = {one.problem for one in many}
     result = {
         split_space.NAME: told(split, fitted_split, any_height_split.modelled_us, split_model.SCALED),
         hopper.NAME: told(many, fitted_many, modelled_us, hopper_model.CONSTANTS),
         "both": {
-            "today": summary(chosen([one for one in split if is_beyond(one.problem)] + many, times, estimate_us)),
+            "today": summary(chosen([one for one in split if one.problem in beyond] + many, times, estimate_us)),
             "before": summary(chosen(many, times, lambda one: terms_of(one).us)),
         },
         "rank": [float(each) for each in np.percentile(ranks(times), (50, 90))],
     }
     print(json.dumps(result, indent=1))
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", **result})
-
-
-def is_beyond(problem: Problem) -> bool:
-    return problem.m > calibration.MOST_OTHER_ROWS
 
 
 def told(trials: Sequence[Trial], fit: Callable[[Sequence[Trial]], Any], estimate: Estimate, today: Any) -> Any:
@@ -114,7 +110,7 @@ def ranks(times: Mapping[Problem, Mapping[Config, float]]) -> list[int]:
     """By problem with more rows than the calibration knows: its fastest trial's rank among all by their estimates."""
     found = list[int]()
     for problem, each in times.items():
-        if is_beyond(problem):
+        if hopper_model.knows(problem):
             estimates = {
                 config: registry.find("matmul", config.kernel).estimate_us(config, problem, any_height.DEVICE)
                 for config in each
@@ -125,6 +121,7 @@ def ranks(times: Mapping[Problem, Mapping[Config, float]]) -> list[int]:
 
 
 def tie(config: Config) -> tuple[int, ...]:
+    """As the kernels order equal estimates; no two kernels' are equal."""
     return hopper.ties(config) if config.kernel == hopper.NAME else ()
 
 

@@ -37,8 +37,8 @@ MEASURED_ON = "sm_90"
 MOST = 0.7
 """The largest correction, in log time: twice as long, or half."""
 MOST_OTHER_ROWS = 256
-"""Rows of A up to which there are trials of scales of blocks, and of operands or outputs other than 16-bit ones up to
-which the estimates of kernels with models of their own are not beside what is corrected (decision 159)."""
+"""Rows of A up to which the forests were fitted on scales of blocks, and of operands or outputs other than 16-bit ones
+up to which the estimates of kernels with models of their own are not beside what is corrected (decision 159)."""
 MOST_INT8_ROWS = 16
 """The same of int8: of 17 to 256 rows the forests rank `swap_ab` and `warp_specialized` wrongly (decision 160)."""
 LEAF_UNIT = 1e-4

@@ -10,6 +10,7 @@ from tuner.kernels.base.operands import exchanged
 from tuner.kernels.cost import calibration
 from tuner.kernels.gemm import splitting
 from tuner.kernels.gemm.any_tile import any_height_space, any_width_space
+from tuner.kernels.gemm.block_scaled import hopper_model
 from tuner.kernels.gemm.k_major import problem as k_major
 from tuner.kernels.gemm.padded.problem import copied_operands
 from tuner.kernels.space import odd_rows, tile_resources
@@ -101,21 +102,21 @@ def _few_rows_compared(problem: Problem, device: Device) -> bool:
 def _splits_pay(problem: Problem, device: Device) -> bool:
     """Match scales of blocks if tiles of 128x128, never split, fill less than half the device, or rows of A are few.
 
-    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster, of more than 256 rows in all. Which of
-    few rows are others the calibration tells.
+    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster, and in all that its model knows. Which
+    of few rows are others the calibration tells.
     """
-    if problem.scaling != "block" or problem.m > calibration.MOST_OTHER_ROWS:
+    if problem.scaling != "block" or hopper_model.knows(problem):
         return False
     idle = 2 * _tiles(problem) < device.sm_count
     return idle or (problem.m <= _FEW_ROWS and calibration.applies(problem, device))
 
 
 def _scaled_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match scales of blocks where the calibration speaks, or rows are more: estimates tell tiles of any height apart.
+    """Match scales of blocks where the calibration or `hopper_model` speaks: estimates tell tiles of any height apart.
 
     Source: benchmarks/results/drawn-blocks-h200.json, drawn-blocks-again-h200.json, drawn-blocks-many-h200.json.
     """
-    known = problem.m > calibration.MOST_OTHER_ROWS or calibration.applies(problem, device)
+    known = hopper_model.knows(problem) or calibration.applies(problem, device)
     return problem.scaling == "block" and known
 
 

@@ -30,7 +30,7 @@ their TPC's port with a neighbour."""
 
 
 class _Widths(NamedTuple):
-    """What `scaled_steps.has_two_sets` reads: of a tile as the device computes it."""
+    """What `scaled_steps.has_two_sets` reads of a kernel's constants. The tile's columns are the device's rows."""
 
     WARPGROUPS: int
     BLOCK_SIZE_N: int

@@ -120,15 +120,15 @@ _LOOP = Loop(by_tma=True, persistent=True, specialized=True)
 
 
 def estimate_us(config: Config, problem: Problem, device: Device) -> float:
-    """The cost model's estimate, calibrated."""
+    """The cost model's estimate, calibrated, or that of `hopper_model` where it knows the problem."""
     return estimates_us((config,), problem, device)[config]
 
 
 def estimates_us(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    """The same of many configs; beyond the rows of A that the calibration has trials of by `hopper_model`."""
+    """The same of many configs."""
     listed = list(configs)
     estimated = [(terms(config, problem, device), config) for config in listed]
-    if problem.m > calibration.MOST_OTHER_ROWS:
+    if hopper_model.knows(problem):
         return {config: hopper_model.modelled_us(config, found, problem, device) for found, config in estimated}
     return dict(zip(listed, calibration.of_tiles(estimated, problem, device), strict=True))
 

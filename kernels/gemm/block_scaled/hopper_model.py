@@ -7,12 +7,18 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import SCALE_GROUP
+from tuner.kernels.cost import calibration
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.any_tile.any_height_model import norm
 from tuner.problem import Problem
 
+_LEAST_COLUMNS = 256
+"""Columns of B from which it was held against trials."""
+_HALF = 64
+"""The smaller of a tile's two sizes of rows, and of columns."""
 _NARROW = 3072
-"""Columns of B up to which tiles of the same rows of A may run side by side (docs/decisions.md, 183)."""
+"""Columns of B up to which tiles of the same rows of A may run side by side, on 132 multiprocessors (docs/decisions.md,
+183)."""
 _OVERLAP = 4
 """The p of the p-norm of multiply-adds and device memory, which hide each other in part."""
 
@@ -44,7 +50,6 @@ class Constants(NamedTuple):
         return (of_128 if rows > _HALF else of_64)[columns > _HALF]
 
 
-_HALF = 64
 CONSTANTS = Constants(
     step_128x128=515.0,
     step_128x64=339.0,
@@ -55,6 +60,11 @@ CONSTANTS = Constants(
     apart=0.023,
     start_us=2.04,
 )
+
+
+def knows(problem: Problem) -> bool:
+    """Whether it speaks of a problem with scales of blocks: of more rows of A than the calibration, not few columns."""
+    return problem.m > calibration.MOST_OTHER_ROWS and problem.n >= _LEAST_COLUMNS
 
 
 def modelled_us(config: Config, terms: Terms, problem: Problem, device: Device, by: Constants = CONSTANTS) -> float:
