@@ -3,9 +3,9 @@
     python benchmarks/fit/block_scaled.py --out RESULT.json
 
 The trials are those of benchmarks/data/near-blocks-h200.db.xz: of `any_height_split` all whose clusters run at once, of
-`block_scaled_warp_specialized` those that its model knows. `over_fastest` is how much longer
-the config with the least estimate takes than the fastest one of the kernel, the geometric mean and the most: with
-today's constants, with those fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
+`block_scaled_warp_specialized` those that its model knows. `over_fastest` is how much longer the config with the least
+estimate takes than the fastest one of the kernel, the geometric mean and the most: with today's constants, with those
+fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
 `both` is the same of the two kernels' configs together, over the fastest of any kernel; `before` is of the second
 kernel's configs by the cost model alone, as defaults were before. `rank` is the fastest trial's, of all kernels, in the
 order in which a search would try them, by today's estimates: the median and nine in ten. Needs scipy.

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
+from tuner.kernels.cost.norm import norm
 from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.gemm.any_tile import any_width_space
 from tuner.kernels.gemm.hopper import chunks, resources
@@ -94,9 +95,3 @@ def modelled_us(inner: Config, computed: Problem, device: Device, by: Constants)
 
     full, rest = divmod(count, at_once)
     return by.start_us + full * wave_us(at_once) + (wave_us(rest) if rest else 0)
-
-
-def norm(p: int, *values: float) -> float:
-    """The p-norm of times that hide each other in part: nearly the longest for a large p, their sum for 1."""
-    total: float = sum(value**p for value in values) ** (1 / p)
-    return total

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
+from tuner.kernels.cost.norm import norm
 from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.gemm.any_tile import scaled_steps
-from tuner.kernels.gemm.any_tile.any_height_model import norm
 from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.cluster_sizes import clusters_at_once
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, WGMMA_BYTES, WGMMA_ROWS

@@ -8,8 +8,8 @@ from tuner.hardware.device import Device
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import SCALE_GROUP
 from tuner.kernels.cost import calibration
+from tuner.kernels.cost.norm import norm
 from tuner.kernels.cost.terms import Terms
-from tuner.kernels.gemm.any_tile.any_height_model import norm
 from tuner.problem import Problem
 
 _LEAST_COLUMNS = 256
@@ -29,7 +29,7 @@ class Constants(NamedTuple):
     Attributes:
         step_128x128, step_128x64, step_64x128, step_64x64: cycles of a tile's step along K, by its rows and columns.
         crowded: how many times as long besides if every multiprocessor has a tile; with fewer, by the square of their
-            share. All ask the L2 then, and the clock falls.
+            share. All of them ask the L2 then.
         stored: cycles of a tile for each of its sums, besides the steps.
         apart: how many times as long besides where those that run side by side do not load the larger operand together.
         start_us: first loads and last stores.
@@ -45,7 +45,7 @@ class Constants(NamedTuple):
     start_us: float
 
     def step(self, rows: int, columns: int) -> float:
-        """Cycles of a step of a tile with so many sides."""
+        """Cycles of a step of a tile with so many rows and columns."""
         of_64, of_128 = (self.step_64x64, self.step_64x128), (self.step_128x64, self.step_128x128)
         return (of_128 if rows > _HALF else of_64)[columns > _HALF]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tuner.hardware.device import Device
+from tuner.kernels.cost.norm import norm
 from tuner.kernels.gemm.hopper import chunks
 from tuner.kernels.gemm.hopper.resources import ROW_BYTES, WGMMA_BYTES, WGMMA_ROWS
 from tuner.kernels.space import odd_rows
@@ -92,7 +93,7 @@ def modelled_us(rows: int, width: int, computed: Problem, device: Device, by: Co
     loaded = odd_rows.requested(computed, rows, columns, ROW_BYTES // size, ctas=1, share_b=False)
     moved = (steps * loaded * ROW_BYTES + stored) / by.port_bytes
     moved += _rows_beyond(rows, width, computed) * by.beyond_cycles
-    cycles: float = each * (multiplied**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS)
+    cycles = each * norm(_SHARPNESS, multiplied, moved)
     cycles *= _ODD_ROWS if any(odd_rows.odd(computed)) else 1.0
     clock = device.sustained_mhz * (by.short_clock if size == 1 else 1.0)
     clock *= 1 + by.idle_gain * (1 - tiles / (each * device.sm_count))
@@ -109,9 +110,7 @@ def slowed(rows: int, width: int, computed: Problem) -> float:
     more = 0.0 if odd_rows.odd(computed)[1] else _CROSSING * (chunks.awaited(width, computed) - loaded)
 
     def step(columns: float) -> float:
-        moved = (rows + columns) * ROW_BYTES / CONSTANTS.port_bytes
-        cycles: float = (multiplied**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS)
-        return cycles
+        return norm(_SHARPNESS, multiplied, (rows + columns) * ROW_BYTES / CONSTANTS.port_bytes)
 
     return step(loaded + more) / step(loaded)
 
