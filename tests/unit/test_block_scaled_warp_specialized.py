@@ -185,8 +185,8 @@ def test_beyond_256_rows_its_own_model_is_near_what_was_measured(shape, tile, gr
 @pytest.mark.parametrize(
     ("shape", "tile"),
     [
-        # On an H200 64 columns took 1.4, 1.24 and 1.30 times as long (benchmarks/results/ceilings-h200.json,
-        # drawn-blocks-again-h200.json, drawn-blocks-many-h200.json).
+        # On an H200 64 columns took 1.4, 1.34 and 1.29 times as long (benchmarks/results/ceilings-h200.json and
+        # block-scales-defaults-h200.json, drawn-blocks-third-h200.json, drawn-blocks-many-h200.json).
         ((1000, 5120, 5120), (128, 128, 8)),
         ((1544, 2640, 10752), (128, 128, 13)),
         ((2332, 1792, 6656), (128, 128, 1)),
