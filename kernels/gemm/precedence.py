@@ -1,5 +1,10 @@
 """Which kernel of `matmul` gives the default config: one table, highest precedence first.
 
+A line of the table names a kernel and a predicate over (problem, device). The lines whose predicates hold and whose
+precedence is the highest are compared: of their kernels' default configs the one with the least estimated time wins.
+So a predicate is true where its kernel was found to win sometimes and its estimate can be compared with the others'.
+
+M, N and K are the problem's: M rows of A, N columns of B. Figures are an H200's unless another GPU is named.
 docs/kernels.md ("Which kernel does what") shows the same table.
 """
 
@@ -18,39 +23,41 @@ from tuner.kernels.space.precedence import Line, always, on_hardware
 from tuner.problem import Problem, dtype
 
 _SWAPPED_ROWS = 256
-"""Rows of A up to which `warp_specialized` computes the transposed output."""
+"""The largest M for which `warp_specialized` computes the transposed output."""
 CLUSTER_ROWS = 256
-"""Rows of A up to which `cluster_k` is compared with the other kernels: all that it serves.
+"""The largest M for which `cluster_k` is compared with other kernels, which is the largest that it serves.
 
-Source: benchmarks/results/defaults-without-cluster-k.json and defaults.json. Of 129 to 256 rows on an H200, defaults
-without it take 1.032 times as long as the fastest trial, at most 2.55 times, and with it 1.006 times, at most 1.15, in
-trials that the calibration was fitted on.
+For M from 129 to 256, defaults without it take 1.032 times as long as the fastest trial (worst 2.55), and with it 1.006
+times (worst 1.15), in the trials that the calibration was fitted to.
+Source: benchmarks/results/defaults-without-cluster-k.json and defaults.json.
 """
 _LONG_K = 4096
 _FEW_ROWS = 16
 _LARGE = 512
-"""The size from which a copy is assumed to pay where nobody compared the estimates: with `tf32x3`."""
+"""The least M, N and K for which copying unaligned operands is assumed to pay with `tf32x3`, whose estimates nobody
+checked."""
 _SPLIT_K = 512
-"""K from which sums of unaligned operands are split; of shorter ones `split_k` knows no split."""
+"""The least K for which the sums of unaligned operands are split; `split_k` has no config for less."""
 _FEW_SUMMED = 64
+"""`split_sum` is compared for more rows than this, up to `_SWAPPED_ROWS`."""
 _FEW_PLAIN_ROWS = 8
 _NARROW = 64
-"""Columns of B up to which tiles of 128 columns, and what counts them, say nothing."""
+"""An output of at most so many columns is narrow: the count of 128x128 tiles says nothing about how to compute it."""
 _NARROWER, _SPLIT_ROWS = 32, 640
-"""With so few columns `any_height_split`, whose tiles have 64, is left out beyond so many rows of A."""
+"""`any_height_split`, whose tiles have 64 columns, is left out if N is at most the first and M above the second."""
 _HALF_A_STAGE = 32
-"""K of 16-bit operands from which the kernels in Gluon serve."""
+"""The least K of 16-bit operands for the kernels in Gluon: half of a pipeline stage."""
 _ONE_STEP, _FEW_STEPS = 64, 256
-"""K up to which `pointer` is compared with the others: of any output, and of a narrow one."""
+"""The largest K for which `pointer` is compared with the others: for any output, and for a narrow one."""
 
 
 def _two_rows(problem: Problem, device: Device) -> bool:
-    """Match up to two rows of A, or four without tensor cores, unless estimates tell better which kernel is fastest.
+    """Match M up to 2, or 4 without tensor cores, unless calibrated estimates choose among more kernels.
 
-    With more, the sums of `gemv` fill the registers: at 4x11008x4096 in benchmarks/results/ops-h200.json its default
-    took 1.9 times as long as the best config, and that of `swap_ab` 1.3 times. On an H200 it is the fastest for one to
-    four rows of float32, and hardly ever for 8-bit operands or B stored [K, N]: there its best config took 1.3 to 2.2
-    times as long as the fastest (benchmarks/data/scattered-fp8-h200.db.xz, scattered-others-h200.db.xz).
+    For a larger M the accumulators of `gemv` fill the registers: at 4x11008x4096 its default took 1.9 times as long as
+    the best config, that of `swap_ab` 1.3 times (benchmarks/results/ops-h200.json). It is the fastest for float32 and M
+    from 1 to 4. For 8-bit operands, or B stored [K, N], its best config took 1.3 to 2.2 times as long as the fastest
+    (benchmarks/data/scattered-fp8-h200.db.xz, scattered-others-h200.db.xz).
     """
     with_tensor_cores = tile_resources.uses_tensor_cores(problem)
     most = 2 if with_tensor_cores else 4
@@ -65,10 +72,11 @@ def _one_calibrated_row(problem: Problem, device: Device) -> bool:
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:
-    """Match operands that wgmma does not read in shared memory, on Hopper: few rows, or sizes whose copies may pay.
+    """Match layouts that wgmma cannot read from shared memory, on Hopper, if M is small or a transposing copy may pay.
 
-    The cost model knows what it takes to copy operands, to store them along K and to load them into registers, so that
-    all kernels are compared. Source: benchmarks/results/few-rows-h200.json, k-major-h200.json, tf32-layouts-h200.json.
+    The cost model covers all ways to get such operands to the tensor cores (copying, transposing, loading into
+    registers), so all kernels are compared.
+    Source: benchmarks/results/few-rows-h200.json, k-major-h200.json, tf32-layouts-h200.json.
     """
     unsuited = tile_resources.uses_tensor_cores(problem) and not tile_resources.suits_wgmma(problem)
     few = device.features.wgmma and problem.m <= _SWAPPED_ROWS and unsuited
@@ -80,17 +88,17 @@ def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: AR
 
 
 def _few_plain_rows(problem: Problem, device: Device) -> bool:
-    """Match up to 8 rows of float32 with B stored [K, N], as many as `swap_ab` computes in any case.
+    """Match float32 with M up to 8, the rows of a `swap_ab` tile, and B stored [K, N].
 
-    It was the fastest of all for 1 to 5 rows on an H200, but for two products with a K of 1,280, where it took 1.16
-    times as long. Source: benchmarks/results/few-rows-float32-h200.json, benchmarks/data/scattered-float32-h200.db.xz.
+    `swap_ab` was the fastest kernel for M from 1 to 5, except at two problems with K = 1,280 (1.16 times as long).
+    Source: benchmarks/results/few-rows-float32-h200.json, benchmarks/data/scattered-float32-h200.db.xz.
     """
     few = problem.m <= _FEW_PLAIN_ROWS and problem.layout[1] == "n"
     return few and _without_tensor_cores(problem, device) and not device.is_interpreter
 
 
 def _are_compared(problem: Problem, device: Device) -> bool:
-    """Match operands whose kernels for few rows are all compared: 16-bit ones, others where the calibration speaks."""
+    """Match operands for which all kernels for a small M are compared: 16-bit ones, and others that are calibrated."""
     wide = dtype.ITEMSIZE[problem.a_dtype] == 2
     return wide or (problem.scaling != "block" and calibration.applies(problem, device))
 
@@ -100,10 +108,9 @@ def _few_rows_compared(problem: Problem, device: Device) -> bool:
 
 
 def _splits_pay(problem: Problem, device: Device) -> bool:
-    """Match scales of blocks if tiles of 128x128, never split, fill less than half the device, or rows of A are few.
+    """Match block scales if unsplit tiles of 128x128 leave over half of the device idle, or M is small and calibrated.
 
-    In other trials of benchmarks/data `block_scaled_warp_specialized` is faster, and in all that its model knows. Which
-    of few rows are others the calibration tells.
+    Elsewhere `block_scaled_warp_specialized` was faster, in all trials that `hopper_model` covers among others.
     """
     if problem.scaling != "block" or hopper_model.knows(problem):
         return False
@@ -112,7 +119,7 @@ def _splits_pay(problem: Problem, device: Device) -> bool:
 
 
 def _scaled_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match scales of blocks where the calibration or `hopper_model` speaks: estimates tell tiles of any height apart.
+    """Match block scales if the calibration or `hopper_model` covers the problem, so that estimates can be compared.
 
     Source: benchmarks/results/drawn-blocks-h200.json, drawn-blocks-again-h200.json, drawn-blocks-many-h200.json.
     """
@@ -121,25 +128,25 @@ def _scaled_in_clusters(problem: Problem, device: Device) -> bool:
 
 
 def _specialized_rows(problem: Problem, device: Device) -> bool:
-    """Match more than 128 rows, more than 256 of operands that `_are_compared`; none `_by_all_loads` or with blocks.
+    """Match M above 128 without block scales, unless another line compares `warp_specialized` with more kernels.
 
-    With such scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
+    With block scales `block_scaled_warp_specialized` serves whatever `warp_specialized` does.
     """
     compared = _few_rows_compared(problem, device) or _by_all_loads(problem, device)
     return problem.scaling != "block" and problem.m > 128 and not compared
 
 
 def _filled_by_any_width(problem: Problem, device: Device) -> bool:
-    """Match where `any_width`, which shares that line with `warp_specialized`, has a tile that is worth trying."""
+    """Match what `_specialized_rows` does, if `any_width` is calibrated or has a tile that fills its last wave."""
     known = calibration.applies(problem, device) or any_width_space.fills_waves(problem, device)
     return _specialized_rows(problem, device) and known
 
 
 def _filled_by_any_height(problem: Problem, device: Device) -> bool:
-    """Match many rows of A where tiles of `any_height` leave less to compute than others, or all run at once.
+    """Match what `_specialized_rows` does, if tiles of `any_height` fit one wave or fill their last wave better.
 
-    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Without the calibration the
-    estimates were compared for fp8 alone, e4m3 on an H200: cluster-tiles-fp8*-h200.json.
+    Source: benchmarks/results/any-height-many-rows-h200.json and cluster-tiles-h200.json. Where nothing is calibrated,
+    its estimates were checked for e4m3 only: cluster-tiles-fp8*-h200.json.
     """
     compared = dtype.is_fp8(problem.a_dtype) or calibration.applies(problem, device)
     if not (_specialized_rows(problem, device) and compared):
@@ -148,38 +155,39 @@ def _filled_by_any_height(problem: Problem, device: Device) -> bool:
 
 
 def _few_rows_of_fp8(problem: Problem, device: Device) -> bool:
-    """Match few rows of fp8 whose tiles of `any_height` all run at once; source: the same results."""
+    """Match fp8 with M up to 256 if tiles of `any_height` fit one wave. Source: the same results."""
     few = problem.m <= _SWAPPED_ROWS and dtype.is_fp8(problem.a_dtype)
     return few and bool(any_height_space.tiles_at_once(problem, device))
 
 
 def _many_rows(problem: Problem, device: Device) -> bool:
-    """Match more than 256 rows of A without scales of blocks, where warpgroups get a second tile to overlap.
+    """Match M above 256 if there are more 128x128 tiles than multiprocessors: ping-pong overlaps two tiles of a block.
 
-    Of what gained by it alone: 16-bit operands, and fp8 with a 16-bit output, no odd rows. Source:
-    benchmarks/results/ping-pong-h200.json, where a default took up to 1.17 times as long as others where all tiles ran
-    at once, ping-pong-others-h200.json, and for layouts other than nt layouts-h200.json.
+    Only for operands that were measured to gain: 16-bit ones, and fp8 (nt) with a 16-bit output, without odd rows. With
+    one wave of tiles the default took up to 1.17 times as long as others.
+    Source: benchmarks/results/ping-pong-h200.json, ping-pong-others-h200.json, and layouts-h200.json for other layouts.
     """
     stored, wide = dtype.ITEMSIZE[problem.out_dtype], dtype.ITEMSIZE[problem.a_dtype] == 2
     known = (wide and stored in (2, 4)) or (dtype.is_fp8(problem.a_dtype) and stored == 2)
-    played = known and (wide or problem.layout == "nt") and not any(odd_rows.odd(problem))
-    many = played and _specialized_rows(problem, device) and problem.m > _SWAPPED_ROWS
+    measured = known and (wide or problem.layout == "nt") and not any(odd_rows.odd(problem))
+    many = measured and _specialized_rows(problem, device) and problem.m > _SWAPPED_ROWS
     return many and _second_tiles(problem, device)
 
 
 def one_wave(problem: Problem, device: Device) -> bool:
-    """Match more than 256 rows of 16-bit operands whose tiles of 128x128 all run at once, or that have few columns.
+    """Match 16-bit operands with M above 256 whose 128x128 tiles fit one wave, or whose output is narrow.
 
-    Source: benchmarks/results/calibration.json, "without tma and split_k"; of `any_height_split` few-tiles-h200.json.
+    Source: benchmarks/results/calibration.json, "without tma and split_k"; for `any_height_split` few-tiles-h200.json.
     """
     at_once = calibration.applies(problem, device) and _tiles(problem) <= device.sm_count
     return narrow(problem, device) or (at_once and _many_rows_of_16_bits(problem, device))
 
 
 def narrow(problem: Problem, device: Device) -> bool:
-    """Match those of few columns, but for batch-invariant families, as nobody compared those.
+    """Match 16-bit operands with M above 256 and a narrow output, except in batch-invariant families (not measured).
 
-    Sums of others `split_sum` and `any_height_split` split as fast or faster than `split_k` (docs/decisions.md, 179).
+    Of wider outputs `split_sum` and `any_height_split` split the sums at least as fast as `split_k`
+    (docs/decisions.md, 179).
     """
     few = problem.n <= _NARROW and not problem.invariant
     return few and _many_rows_of_16_bits(problem, device)
@@ -188,7 +196,7 @@ def narrow(problem: Problem, device: Device) -> bool:
 def _split_in_one_launch(problem: Problem, device: Device) -> bool:
     """Match narrow outputs, and batch-invariant families whose tiles leave half of the device idle.
 
-    `split_sum` and `any_height_split` keep to no one order of sums.
+    The order in which `split_sum` and `any_height_split` add up is not the same for every M of a family.
     """
     return narrow(problem, device) or (
         problem.invariant and one_wave(problem, device) and _leaves_half_idle(problem, device)
@@ -211,7 +219,7 @@ def _aligned_16_bits(problem: Problem, device: Device) -> bool:
 def _summed_apart(problem: Problem, device: Device) -> bool:
     """Match narrow outputs, and aligned operands of `_specialized_rows` whose tiles leave half of the device idle.
 
-    Without the calibration estimates tell them apart well enough: unsplit sums took up to 5 times as long. Source:
+    Estimates without calibration are good enough here: sums that were not split took up to 5 times as long. Source:
     benchmarks/results/few-tiles-long-h200.json, few-tiles-long-others-h200.json, few-tiles-others-h200.json.
     """
     idle = problem.aligned and device.arch == calibration.MEASURED_ON and _leaves_half_idle(problem, device)
@@ -219,21 +227,21 @@ def _summed_apart(problem: Problem, device: Device) -> bool:
 
 
 def _split_in_clusters(problem: Problem, device: Device) -> bool:
-    """Match what `one_wave` and `_summed_apart` do; `any_height_split` serves the 16-bit ones.
+    """Match what `one_wave` or `_summed_apart` does; `any_height_split` supports only the 16-bit operands of these.
 
-    But for narrow outputs of many rows, where `any_height_split` took up to 1.8 times as long.
+    Except N up to 32 with a large M, where `any_height_split` took up to 1.8 times as long as the fastest.
     """
     many = problem.m > _SPLIT_ROWS and problem.n <= _NARROWER
     return (one_wave(problem, device) or _summed_apart(problem, device)) and not many
 
 
 def _few_rows_of_few_tiles(problem: Problem, device: Device) -> bool:
-    """Match the rows up to 256 of which sums that a second launch adds were timed (docs/decisions.md, 177)."""
+    """Match M from 65 to 256, for which sums that a second launch adds up were measured (docs/decisions.md, 177)."""
     return _FEW_SUMMED < problem.m <= _SWAPPED_ROWS and _aligned_16_bits(problem, device)
 
 
 def _few_steps(problem: Problem, device: Device) -> bool:
-    """Match many rows whose K is so short that what a program does before its first load counts.
+    """Match M above 256 with a K so short that the work before a program's first load counts.
 
     Source: benchmarks/results/edges-h200.json.
     """
@@ -249,7 +257,7 @@ def _short(problem: Problem) -> bool:
 
 
 def _shorter_than_a_stage(problem: Problem, device: Device) -> bool:
-    """Match 16-bit operands of which one step of `pointer` takes all of K, and more than half a stage would be empty.
+    """Match 16-bit operands whose K fills less than half of a pipeline stage, and fits one step of `pointer`.
 
     Source: benchmarks/results/edges-h200.json, where `persistent_tma` took up to 5 times as long.
     """
@@ -262,16 +270,16 @@ def _tiles(problem: Problem) -> int:
 
 
 def _few_rows_filled_by_any_width(problem: Problem, device: Device) -> bool:
-    """The same for up to 256 rows.
+    """Match M up to 256 if `any_width` has a tile that fills its last wave.
 
-    Source: benchmarks/results/any-m-h200.json, where the defaults of the others at 195 to 254 rows of 28672x4096 lose
-    6 to 14%: its estimate is less there, and nowhere where they lose nothing.
+    At M from 195 to 254 of 28672x4096 the other kernels' defaults lose 6 to 14%. The estimate of `any_width` is the
+    least there, and nowhere that the others lose nothing. Source: benchmarks/results/any-m-h200.json.
     """
     return _few_rows_compared(problem, device) and any_width_space.fills_waves(problem, device)
 
 
 def _swapped(problem: Problem, device: Device) -> bool:
-    """Match up to 128 rows if wgmma or tcgen05 takes operands loaded by TMA; on Hopper any that `_are_compared`."""
+    """Match what TMA loads and wgmma or tcgen05 reads, with M up to 128, or on Hopper if all kernels are compared."""
     by_tma = "tma" in splitting.loads(problem, device) and not device.is_interpreter
     few = problem.m <= 128 or (device.features.wgmma and _are_compared(problem, device))
     return by_tma and few and tile_resources.reads_shared(64, 16, 4, exchanged(problem), device)
@@ -297,7 +305,7 @@ def _second_tiles(problem: Problem, device: Device) -> bool:
 
 
 def _unaligned(problem: Problem, device: Device) -> bool:
-    """Match what TMA cannot read: estimates tell whether loads of single elements or copies take longer.
+    """Match what TMA cannot load: estimates decide between copies and loads of single elements.
 
     Source: benchmarks/results/edges-h200.json, edges-again-h200.json, of bfloat16 and TF32.
     """
@@ -312,10 +320,10 @@ def _unaligned_long_sums(problem: Problem, device: Device) -> bool:
 
 
 def _copied(problem: Problem, device: Device) -> bool:
-    """Match the same where a copy may pay: not of few rows of A or columns of B, whose loads of elements are few.
+    """Match unaligned operands whose copy may pay: not with a small M or N, whose loads of single elements are few.
 
-    Of an A that alone is unaligned they are only fewer than what a copy takes up to 16 rows: on an H200 fp16 tn at 6
-    rows took 1.2 to 1.9 times as long with one. `k_major` copies what `_by_all_loads` matches.
+    If A alone is unaligned, a copy pays from M = 17 on: fp16 tn at M = 6 took 1.2 to 1.9 times as long with one.
+    `k_major` makes the copies of what `_by_all_loads` matches.
     """
     if problem.aligned or device.is_interpreter or _by_all_loads(problem, device):
         return False
