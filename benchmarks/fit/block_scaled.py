@@ -7,7 +7,8 @@ The trials are those of benchmarks/data/near-blocks-h200.db.xz: of `any_height_s
 estimate takes than the fastest one of the kernel, the geometric mean and the most: with today's constants, with those
 fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
 `both` is the same of the two kernels' configs together, over the fastest of any kernel; `before` is of the second
-kernel's configs by the cost model alone, as defaults were before. `rank` is the fastest trial's among those of all
+kernel's configs by the cost model alone, as defaults were before. `narrow` is `both` of problems with up to 256 columns,
+to which nothing is fitted (benchmarks/data/narrow-blocks-h200.db.xz), over the fastest trial of any kernel. `rank` is the fastest trial's among those of all
 kernels in the order of today's estimates: the median and nine in ten. Needs scipy.
 """
 
@@ -38,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import record
 from recorded import ROOT, database
 
-TRIALS = ROOT / "data" / "near-blocks-h200.db.xz"
+TRIALS, NARROW = (ROOT / "data" / f"{name}-blocks-h200.db.xz" for name in ("near", "narrow"))
 Estimate = Callable[[Trial, Any], float]
 
 
@@ -47,9 +48,8 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the result, as JSON")
     args = parser.parse_args()
     _, times = database(TRIALS)
-    trials = [Trial(problem, config, us) for problem, each in times.items() for config, us in each.items()]
-    split = [one for one in trials if one.config.kernel == split_space.NAME and any_height_split.run_at_once(one)]
-    many = [one for one in trials if one.config.kernel == hopper.NAME and hopper_model.knows(one.problem)]
+    _, narrow = database(NARROW)
+    split, many = trials_of(times)
     beyond = {one.problem for one in many}
     result = {
         split_space.NAME: told(split, fitted_split, any_height_split.modelled_us, split_model.SCALED),
@@ -58,10 +58,29 @@ def main() -> None:
             "today": summary(chosen([one for one in split if one.problem in beyond] + many, times, estimate_us)),
             "before": summary(chosen(many, times, lambda one: terms_of(one).us)),
         },
+        "narrow": narrowed(narrow),
         "rank": [float(each) for each in np.percentile(ranks(times), (50, 90))],
     }
     print(json.dumps(result, indent=1))
     record.write(args.out, {"figures": "recorded trials; this script needs no GPU", **result})
+
+
+def trials_of(times: Mapping[Problem, Mapping[Config, float]]) -> tuple[list[Trial], list[Trial]]:
+    """The trials of `any_height_split`, and those of the other kernel that its model knows."""
+    trials = [Trial(problem, config, us) for problem, each in times.items() for config, us in each.items()]
+    split = [one for one in trials if one.config.kernel == split_space.NAME and any_height_split.run_at_once(one)]
+    many = [one for one in trials if one.config.kernel == hopper.NAME and hopper_model.knows(one.problem)]
+    return split, many
+
+
+def narrowed(times: Mapping[Problem, Mapping[Config, float]]) -> dict[str, Any]:
+    """How the estimates rank the configs of problems with more rows than the calibration knows and few columns."""
+    split, many = trials_of(times)
+    known = [one for one in split + many if hopper_model.knows(one.problem)]
+    return {
+        "today": summary(chosen(known, times, estimate_us)),
+        hopper.NAME: summary(losses(many, modelled_us, hopper_model.CONSTANTS)),
+    }
 
 
 def told(trials: Sequence[Trial], fit: Callable[[Sequence[Trial]], Any], estimate: Estimate, today: Any) -> Any:

@@ -12,7 +12,9 @@ was one: without the first of each kernel, and up to 1.2 times the least estimat
 the seeds 81 to 87, but for three whose weights a suite has: 90 of 257 to 4,096 rows and 64 to 1,536 columns, 50 of 257
 to 1,100 rows, 40 of 1,100 to 4,096, of 129 to 256 and of 16 to 128, 15 of 1 to 15, and 25 of 1 to 256 with such
 columns. data/near-blocks-h200.db.xz is of scales of blocks: 100 problems of 257 to 8,192 rows, 60 with N from 512 on
-and 40 with 512 to 8,192 columns (seeds 183 and 184), and those of suites/drawn-blocks.csv with up to 256 rows.
+and 40 with 512 to 8,192 columns (seeds 183 and 184), and those of suites/drawn-blocks.csv with up to 256 rows;
+data/narrow-blocks-h200.db.xz has 16 to 255 columns and K from 512 on, 70 of 257 to 16,384 rows and 30 of up to 256
+(seeds 191 and 192).
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ _CLUSTER_BLOCK_US = 0.06
 """What each block adds where a cluster sums its parts through distributed shared memory; fitted."""
 _PARTIAL_BYTES = {True: 8.5, False: 18.0}
 """Bytes a cycle at which one program reads the parts of a split sum, with and without descriptors; fitted."""
+_PART_CYCLES = 400.0
+"""Cycles from one part of a split sum to the next in `simt`, at least: it asks for a part when it has the last."""
 _LATE = 0.5
 """What is left of `_UNEVEN`, and of what is read beyond each byte once, where the next launch starts after the last
 step (`refinements.PDL_TRIGGER`): it takes no room, and comes between no programs that read the same; fitted."""
@@ -161,18 +163,26 @@ def least_us(tile: Tile, splits: int) -> float:
     return LAUNCH_US + _overlapped(cycles / tile.mhz, memory_us) + _splits_us(tile, splits)
 
 
-def split_us(splits: int, tile_sums: int, mhz: float, *, by_tma: bool) -> float:
-    """Every split writes its sums; the last program of a tile reads them all, one after the other."""
+def split_us(splits: int, tile_sums: int, mhz: float, *, by_tma: bool, least: float = 0.0) -> float:
+    """Every split writes its sums; the last program of a tile reads them all, one after the other.
+
+    Args:
+        splits, tile_sums: SPLIT_K, and elements of a tile.
+        mhz: the clock.
+        by_tma: whether descriptors load the operands.
+        least: cycles of one part at least.
+    """
     if splits == 1:
         return 0.0
-    return (_SPLIT_CYCLES + (splits + 1) * tile_sums * 4 / _PARTIAL_BYTES[by_tma]) / mhz
+    return (_SPLIT_CYCLES + (splits + 1) * max(least, tile_sums * 4 / _PARTIAL_BYTES[by_tma])) / mhz
 
 
 def _splits_us(tile: Tile, splits: int) -> float:
     """What it costs to add up the parts of sums that are split."""
     if tile.loop.in_cluster:
         return _CLUSTER_BLOCK_US * splits
-    return split_us(splits, tile.rows * tile.width, tile.mhz, by_tma=tile.loop.by_tma)
+    least = _PART_CYCLES if tile.loop.simt else 0.0
+    return split_us(splits, tile.rows * tile.width, tile.mhz, by_tma=tile.loop.by_tma, least=least)
 
 
 def _waits(tile: Tile, stages: int, steps: int) -> tuple[float, float]:

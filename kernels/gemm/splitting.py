@@ -15,7 +15,8 @@ from tuner.kernels.space import tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.problem import Problem, dtype
 
-SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
+SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+"""About how many splits are tried: each is lowered to the fewest splits with as many steps in each (`_evened`)."""
 _MOST_WAVES = 4
 _DEEP = 4
 """Number of stages that hides the latency of a load."""
@@ -137,11 +138,16 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
     programs = tiles * splits
     if tiles > 2 * device.sm_count:
         return f"{tiles} tiles fill {device.sm_count} multiprocessors unsplit"
-    if 2 * programs < device.sm_count and steps > 8 * splits:
+    if 2 * programs < device.sm_count and steps > 8 * splits and splits < _evened(SPLITS[-1], steps):
         return f"{programs} programs on {device.sm_count} multiprocessors: more splits fill them"
     if programs > _MOST_WAVES * device.sm_count:
         return f"{programs} programs on {device.sm_count} multiprocessors: fewer splits fill them"
     return None
+
+
+def _evened(splits: int, steps: int) -> int:
+    """How many splits have as many steps as these at most, none of them without one."""
+    return -(-steps // -(-steps // splits))
 
 
 def expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -156,9 +162,12 @@ def splits_of(config: Config, problem: Problem, device: Device) -> list[int]:
     tiles_m, tiles_n, steps = tile_resources.tile_counts(config, problem)
     if problem.invariant:
         return [config.integer("SPLIT_K")]  # which its whole family has
-    tried = (config.integer("SPLIT_K"),) if device.is_interpreter else (1, *SPLITS)
-    uneven = (splits for splits in tried if _uneven(splits, steps) is None)
-    return [splits for splits in uneven if _misfilled(splits, tiles_m * tiles_n, steps, device) is None]
+    if device.is_interpreter:
+        tried = [config.integer("SPLIT_K")]
+    else:
+        tried = sorted({_evened(splits, steps) for splits in (1, *SPLITS)})
+    even = (splits for splits in tried if _uneven(splits, steps) is None)
+    return [splits for splits in even if _misfilled(splits, tiles_m * tiles_n, steps, device) is None]
 
 
 def depths_of(config: Config, splits: int, problem: Problem, device: Device) -> list[int]:

@@ -143,6 +143,17 @@ def test_a_rule_says_why_a_split_is_not_tried(shape, change, rule, fatal):
     assert (space.rejection(SPLIT.replace(**change), fatal_only=True) is not None) is fatal
 
 
+@pytest.mark.parametrize("tiles", [1, 3, 40])
+def test_however_many_steps_there_are_some_split_leaves_none_idle_and_fills_the_device(tiles):
+    """A single tile of 104 steps had no split at all (benchmarks/results/even-splits-first-h200.json)."""
+    for steps in range(8, 1100):
+        problem = Problem(64, 64 * tiles, 64 * steps, dtype="bf16", layout="nt")
+        splits = splitting.splits_of(SPLIT, problem, H200)
+        assert all((each - 1) * -(-steps // each) < steps for each in splits)
+        # Half of the multiprocessors have a program, or programs have few steps, or there are as many as are tried.
+        assert 2 * splits[-1] * tiles >= H200.sm_count or -(-steps // splits[-1]) <= max(8, -(-steps // 64))
+
+
 def test_operands_that_are_not_aligned_are_split_by_pointers_only():
     problem = Problem(64, 255, 7169, dtype="bf16", layout="nt")
     space = registry.find("matmul", "split_k").space(problem, H200)

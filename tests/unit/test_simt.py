@@ -97,6 +97,18 @@ def test_the_next_launch_starts_early_unless_some_of_its_programs_would_find_roo
     assert config.replace(launch_pdl=early) in SPEC.space(problem, H200).configs()
 
 
+@pytest.mark.parametrize(
+    ("shape", "fewer", "more", "times"),
+    [((13, 336, 8256), 24, 43, 1.16), ((5, 400, 3344), 14, 35, 1.26), ((16, 96, 12672), 24, 57, 1.14)],
+    ids=str,
+)
+def test_more_splits_than_pay_are_not_estimated_to(shape, fewer, more, times):
+    """Pairs on an H200 (benchmarks/results/even-splits-first-h200.json)."""
+    config = PLAIN.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=32, num_warps=1)
+    few, many = (SPEC.estimate_us(config.replace(SPLIT_K=splits), plain(*shape), H200) for splits in (fewer, more))
+    assert many / few == pytest.approx(times, rel=0.15)
+
+
 def test_defaults_without_tensor_cores_are_its_own_but_for_few_rows():
     chosen = {
         (m, layout, arch): registry.default_config(plain(m, 4096, 4096, layout=layout), KNOWN[arch]).kernel

@@ -12,8 +12,6 @@ from tuner.kernels.cost.norm import norm
 from tuner.kernels.cost.terms import Terms
 from tuner.problem import Problem
 
-_LEAST_COLUMNS = 256
-"""Columns of B from which it was held against trials."""
 _HALF = 64
 """The smaller of a tile's two sizes of rows, and of columns."""
 _NARROW = 3072
@@ -63,8 +61,8 @@ CONSTANTS = Constants(
 
 
 def knows(problem: Problem) -> bool:
-    """Whether it speaks of a problem with scales of blocks: of more rows of A than the calibration, not few columns."""
-    return problem.m > calibration.MOST_OTHER_ROWS and problem.n >= _LEAST_COLUMNS
+    """Whether it estimates a problem with block scales: if M is larger than any that the calibration was fitted to."""
+    return problem.m > calibration.MOST_OTHER_ROWS
 
 
 def modelled_us(config: Config, terms: Terms, problem: Problem, device: Device, by: Constants = CONSTANTS) -> float:
