@@ -60,9 +60,9 @@ def store(tmp_path):
 
 def tune(store, cluster, problems, *, watcher=None, stop=None, plan=None, **options):
     """Tune on a cluster; returns the ledger and the reports."""
-    found = Ledger(store, lambda _device: problems, kernels_of(["faulty"]), **options)
-    stop = stop or threading.Event()
-    driver = Driver(cluster, found, plan or Plan(EXHAUSTIVE), watcher or Watcher(), stop)
+    plan, stop = plan or Plan(EXHAUSTIVE), stop or threading.Event()
+    found = Ledger(store, lambda _device: problems, kernels_of(["faulty"]), counted=plan.counted(store), **options)
+    driver = Driver(cluster, found, plan, watcher or Watcher(), stop)
     driver.work((["faulty"], ()), interpreted=True)
     return found, found.reports(interrupted=stop.is_set(), seconds=1.0, deserted=driver.deserted)
 
@@ -126,7 +126,7 @@ def test_under_fresh_a_node_is_told_what_a_dead_one_of_its_fleet_measured_and_no
     before = store.begin_run(hello.device, hello.environment, argv=[], host="h")
     store.record(before, [Trial(problem, older, kernel, outcome)])
     store.end_run(before, RunStatus.DONE)
-    fleet = Ledger(store, lambda _device: [problem], {})
+    fleet = Ledger(store, lambda _device: [problem], {}, counted=frozenset())
     store.record(fleet.join("dies", hello, 0.0), [Trial(problem, measured, kernel, outcome)])
     fleet.leave("dies", "the machine is gone")
     fleet.join("lives", hello, 0.0)

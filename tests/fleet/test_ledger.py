@@ -95,7 +95,7 @@ def test_a_ladder_is_over_only_once_its_family_is_written(store):
     feed = Feed(lambda _config, _problem: None)
     (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))
     run = store.begin_run(HELLO.device, HELLO.environment, argv=[], host="a")
-    agenda = SharedAgenda(store, run, feed, fresh=False)
+    agenda = SharedAgenda(store, run, feed)
     feed.offer([ladder])
     for step in [*iter(agenda.take, None)]:
         agenda.ended(step.problem, Result(None), ())
@@ -117,7 +117,7 @@ def test_a_problem_that_is_a_step_of_a_ladder_too_is_over_when_it_ends(store):
 
 def test_a_problem_that_has_ended_here_is_begun_no_more(store, monkeypatch):
     run = store.begin_run(HELLO.device, HELLO.environment, argv=[], host="a")
-    agenda = SharedAgenda(store, run, Feed(lambda _config, _problem: None), fresh=False)
+    agenda = SharedAgenda(store, run, Feed(lambda _config, _problem: None))
     monkeypatch.setattr(store, "begin_claimed", lambda *_: False)
     assert not agenda.begin(PROBLEM)
     assert agenda.problems == []

@@ -39,7 +39,7 @@ def test_new_work_may_come_while_the_sweep_looks_whether_a_problem_is_new(node):
     (ladder,) = ladders(range(1, 9), lambda m: Problem(m, 32, 32))
     answer = Answer({"a config": "its outcome"})
     node.exchange(Orders(unknown=frozenset([Interrupted(*ladder)]), give_back=(late,), answer=answer))
-    store = LedgerStore(node, is_shared=False, fresh=False)
+    store = LedgerStore(node, is_shared=False)
     place = INTERPRETER, Environment("3.7.1", "2.13.0", "", "", "3.11")
     assert store.settled(*place, Problem(5, 16, 16), ()) == answer.value
     assert store.settled(*place, late, ()) == {}, "what came meanwhile is known to be new"

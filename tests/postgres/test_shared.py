@@ -168,7 +168,7 @@ def test_runs_that_begin_at_once_do_not_each_keep_a_ladder_that_the_other_waits_
     monkeypatch.setattr(shared_agenda, "PAUSE_S", 0.0)
     listed = [ladders(range(1, last + 1), lambda m: Problem(m, 16, 16))[0] for last in (2, 3)]
     with Store.open(url) as store:
-        first, second = (SharedAgenda(store, begin(store), Agenda([], listed), fresh=False) for _ in range(2))
+        first, second = (SharedAgenda(store, begin(store), Agenda([], listed)) for _ in range(2))
         claim, taken = store.claim, []
 
         def claim_one(*words, **options):

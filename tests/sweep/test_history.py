@@ -25,7 +25,7 @@ def test_a_winner_is_kept_until_a_trial_is_newer_as_of_a_run_that_stopped_before
         run = store.begin_run(device, environment, argv=[], host="here")
         store.record(run, [Trial(problem, config, version_of(spec), Outcome(State.COMPLETE, median_us=9.0))])
         store.decide(run, problem, version_of(spec), Verdict(config, 9.0, None, None, ties=(config,)))
-        history = History(store, device, environment, fresh=False)
+        history = History(store, device, environment)
         kept = history.winner_without_job(problem, RACE)
         assert kept is not None
         assert kept.config == config
@@ -39,7 +39,7 @@ def test_nothing_is_owed_where_a_kernels_own_code_fails(tmp_path, monkeypatch):
     problem = Problem(4096, 4096, 1024, dtype="bf16", layout="nt")
     config = registry.default_config(problem, device)
     with Store.open(tmp_path / "tuner.db") as store:
-        history = History(store, device, environment, fresh=False)
+        history = History(store, device, environment)
         assert not history.has_tried(problem, (config,))
 
         def fail(*_args, **_options):

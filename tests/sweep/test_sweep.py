@@ -146,7 +146,7 @@ def test_a_winner_that_its_kernel_no_longer_lists_is_decided_anew(faulty, store,
     )
     monkeypatch.setattr("faulty_kernels.SPEC", edited)
     registry.forget()
-    history = History(store, INTERPRETER, store.winners()[0].environment, fresh=False)
+    history = History(store, INTERPRETER, store.winners()[0].environment)
     assert history.undecided([problem]) == [problem]
     assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].winner.config["behaviour"] == "slow"
     assert sweep(store, [problem], [None], Plan(EXHAUSTIVE)).problems[0].reason == "already tuned"
@@ -287,14 +287,39 @@ def test_a_second_ctrl_c_right_after_a_commit_is_an_interrupt_and_stores_nothing
 def test_what_an_interrupted_sweep_did_not_begin_counts_as_untuned_only_without_an_earlier_winner(faulty, store):
     tuned, new, longer = faulty(configs=2), faulty(configs=3), faulty(configs=8, sleep_ms=20)
     sweep(store, [tuned], [None], Plan(EXHAUSTIVE))
+    plan = Plan(dataclasses.replace(EXHAUSTIVE, revisits=True))
     for last, untuned in ((new, [new]), (tuned, [])):
         stop = threading.Event()
         observer = Interrupting(2, stop.set)
-        plan = Plan(EXHAUSTIVE, fresh=True)
         report = sweep(store, [longer, tuned, last], [None], plan, observer=observer, stop=stop)
         assert report.untried == list(dict.fromkeys([tuned, last]))
         assert report.untuned == untuned
         assert report.undecided_count == 1 + len(untuned)
+
+
+@pytest.mark.parametrize("again", ["fresh", "since"])
+def test_a_fresh_sweep_that_was_stopped_goes_on_where_it_stopped(faulty, store, again):
+    problems = [faulty(configs=8, sleep_ms=20).with_m(m) for m in (16, 17, 18)]
+    sweep(store, problems, [None], Plan(EXHAUSTIVE))
+    stop = threading.Event()
+    stopped = sweep(
+        store, problems, [None], Plan(EXHAUSTIVE, fresh=True), observer=Interrupting(11, stop.set), stop=stop
+    )
+    assert stopped.untuned == problems[2:]
+    assert stopped.undecided_count == 2
+    measured = len(store.trials()) - 24
+    assert 11 <= measured < 16
+    plan = Plan(EXHAUSTIVE, fresh=True, fresh_since=stopped.fresh_since if again == "since" else None)
+    report = sweep(store, problems, [None], plan)
+    assert report.undecided_count == 0
+    assert report.fresh_since == (stopped.fresh_since if again == "since" else stopped.fresh_since + 1)
+    assert sum(each.measured for each in report.problems) == (24 - measured if again == "since" else 24)
+    assert [each.reason for each in report.problems] == ["already tuned" if again == "since" else "", "", ""]
+
+
+def test_a_sweep_goes_on_from_no_run_that_is_not_there(faulty, store):
+    with pytest.raises(StoreError, match="there is no run 7: `tuner show runs` lists those there are"):
+        sweep(store, [faulty()], [None], Plan(EXHAUSTIVE, fresh=True, fresh_since=7))
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tuner.cli import measured, moe_files, options, output
 from tuner.cli.moe_options import MoeOptions
 from tuner.cli.options import seconds_of
-from tuner.cli.output import quantity
+from tuner.cli.output import how_to_resume, quantity
 from tuner.cli.streams import stop_on_signal
 from tuner.files import make_folder
 from tuner.hardware.device import Device
@@ -100,6 +100,7 @@ def _sizes(text: str, example: str) -> tuple[int, ...]:
 @options.device_option("auto: every GPU; without one, Triton's interpreter.")
 @options.db_option
 @options.fresh_option
+@options.fresh_since_option
 @options.json_option
 def moe(**typed: Any) -> int:
     """Tune the fused experts of vLLM or SGLang, and write their file.
@@ -125,12 +126,13 @@ def moe(**typed: Any) -> int:
     gpus = options.gpus_of(asked.device)
     if not asked.play_only:
         make_folder(asked.out)
-    configs, spent = ({}, False) if asked.play_only else _tuned(task, gpus, asked)
+    configs, spent, fresh_since = _Tuned({}) if asked.play_only else _tuned(task, gpus, asked)
     not_tuned = [m for m in task.ms if not configs.get(m)] if spent else []
     if not_tuned:
+        instead = f", and {how_to_resume(fresh_since)}" if fresh_since else " "
         click.echo(
             f"{SPENT}: not tuned: M {moe_files.listed(not_tuned)}; every trial is kept, the same command with a larger "
-            "--time-budget (without --fresh) goes on from here",
+            f"--time-budget{instead}goes on from here",
             err=True,
         )
         if len(not_tuned) == len(task.ms):
@@ -156,45 +158,59 @@ def moe(**typed: Any) -> int:
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 
 
-def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> tuple[Mapping[int, Sequence[Any]], bool]:
-    """Tune all rows in the database, which keeps every measurement as for `tuner run`.
+class _Tuned(NamedTuple):
+    """What tuning gave.
 
-    Returns:
-        The configs found by M, and whether the time budget ended before all was decided.
+    Attributes:
+        configs: those found, by M.
+        is_spent: whether the time budget ended before all was decided.
+        fresh_since: see `tuner.sweep.report.Report`.
     """
+
+    configs: Mapping[int, Sequence[Any]]
+    is_spent: bool = False
+    fresh_since: int | None = None
+
+
+def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> _Tuned:
+    """Tune all rows in the database, which keeps every measurement as for `tuner run`."""
     from tuner.cli.run_output import Progress
     from tuner.moe import tuning
     from tuner.store.store import Store
     from tuner.sweep.plan import Plan
     from tuner.sweep.run import sweep
 
-    begun, spent = time.monotonic(), list[bool]()
+    begun, spent, fresh_since = time.monotonic(), list[bool](), asked.fresh_since
 
     def budget_s() -> float | None:
         """What is left for the next sweep: SGLang's rows may take two."""
         return asked.time_budget_s and max(0.0, asked.time_budget_s - (time.monotonic() - begun))
 
-    with Store.open(asked.db) as store, stop_on_signal() as stop:
+    with Store.open(asked.db) as store, stop_on_signal(fresh=asked.fresh) as stop:
 
         def run(
             problems: Callable[[Device], Sequence[Problem]], suggested: Mapping[Problem, Sequence[Config]]
         ) -> Sequence[Winner]:
+            nonlocal fresh_since
             plan = Plan(
                 trials=asked.trials,
                 time_budget_s=budget_s(),
-                fresh=asked.fresh,
+                fresh=asked.fresh or fresh_since is not None,
+                fresh_since=fresh_since,
                 suggested=suggested,
             )
             with Progress() as progress:
                 report = sweep(store, problems, gpus, plan, argv=sys.argv, observer=progress, stop=stop)
+            fresh_since = report.fresh_since
             if stop.is_set():
-                click.echo("interrupted: every finished trial is kept; the same command goes on from here", err=True)
+                instead = how_to_resume(fresh_since)
+                click.echo(f"interrupted: every trial is kept, the same command {instead}goes on from here", err=True)
                 raise click.exceptions.Exit(130)
             spent.append(report.is_spent)
             return [each.winner for each in report.problems if each.winner is not None]
 
         configs = tuning.tuned(task, run, lambda device: store.winners(device_slug=device.slug))
-    return configs, any(spent)
+    return _Tuned(configs, any(spent), fresh_since)
 
 
 def _say(

@@ -34,6 +34,7 @@ class MoeOptions:
         device: what `--device` names.
         db: the database, None for the default.
         fresh: whether to measure again what earlier runs measured.
+        fresh_since: the number of a run: whether to measure again what was measured before it. None without.
         as_json: whether to print JSON.
     """
 
@@ -57,6 +58,7 @@ class MoeOptions:
     device: str
     db: str | None
     fresh: bool
+    fresh_since: int | None
     as_json: bool
 
     def check(self) -> None:
@@ -65,8 +67,8 @@ class MoeOptions:
         Raises:
             UsageError: an option makes no sense beside the others, or a block has not two sizes.
         """
-        tuning = {"trials": self.trials, "time-budget": self.time_budget_s, "fresh": self.fresh}
-        for name, value in tuning.items():
+        tuning = ("trials", self.trials), ("time-budget", self.time_budget_s), ("fresh", self.fresh)
+        for name, value in (*tuning, ("fresh-since", self.fresh_since)):
             if self.play_only and value:
                 raise UsageError(f"--{name} is for tuning, and --play-only tunes nothing: leave one out")
         if self.block_shape is not None and len(self.block_shape) != 2:

@@ -112,6 +112,12 @@ trials_option = click.option(
     "--trials", type=click.IntRange(min=1), metavar="N", help="Configs tried per problem at most."
 )
 fresh_option = click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
+fresh_since_option = click.option(
+    "--fresh-since",
+    type=click.IntRange(min=1),
+    metavar="RUN",
+    help="Go on with a run of --fresh that was stopped, by its number in `tuner show runs`.",
+)
 slug_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 
 

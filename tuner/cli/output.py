@@ -102,6 +102,11 @@ def warn(line: str) -> None:
     click.echo(line, err=True)
 
 
+def how_to_resume(fresh_since: int | None) -> str:
+    """What to type in place of --fresh, which would measure all again, to go on; "" for other runs."""
+    return "" if fresh_since is None else f"with --fresh-since {fresh_since} in place of --fresh "
+
+
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: "1 row", "2 rows", "0 aliases", "2 families"."""
     if number != 1:
@@ -203,7 +208,7 @@ def config_document(config: Config) -> dict[str, Any]:
 def winner_document(winner: Winner) -> dict[str, Any]:
     """Return a winner as a JSON object, with its evidence and provenance."""
     return {
-        **by_name(winner, "config"),
+        **by_name(winner, "config", "run_id"),
         **config_document(winner.config),
         "tflops": winner.tflops,
         "vs_default": winner.vs_default,

@@ -16,6 +16,7 @@ from tuner.cli.options import (
     device_option,
     dtype_option,
     fresh_option,
+    fresh_since_option,
     gpus_of,
     invariant_option,
     json_option,
@@ -93,6 +94,7 @@ def _shard(text: str) -> Shard:
 @click.option("--mixed", is_flag=True, help="With --ray: nodes may have different versions; tune under each.")
 @db_option
 @fresh_option
+@fresh_since_option
 @click.option("--dry-run", is_flag=True, help="Print what would be tried; measure and write nothing.")
 @json_option
 @click.pass_context
@@ -140,7 +142,7 @@ def _run(problems: RunProblems, gpus: Sequence[int | None], options: RunOptions)
         from tuner.sweep.run import sweep
 
         plan = options.plan(configs)
-        with Store.open(options.db) as store, Progress() as progress, stop_on_signal() as stop:
+        with Store.open(options.db) as store, Progress() as progress, stop_on_signal(fresh=options.fresh) as stop:
             problems_on = _on_device(problems, options)
             report = sweep(store, problems_on, processes, plan, argv=sys.argv, observer=progress, stop=stop)
     if options.as_json:
@@ -154,7 +156,7 @@ def _run_fleet(problems: RunProblems, options: RunOptions) -> int:
     from tuner.cli import run_fleet
 
     plan = options.plan(suggested(options.suites))
-    with stop_on_signal() as stop:
+    with stop_on_signal(fresh=options.fresh) as stop:
         reports = run_fleet.tune(_on_device(problems, options), problems.ops, plan, options, stop)
     return max(map(_exit_code, reports), default=0)
 

@@ -52,12 +52,16 @@ def tune(
     kernels, references, interpreted = kernels_of(ops), registry.references(), options.is_interpreted
     connected = Cluster(head_of(options.ray), interpreted=interpreted, references=references)
     with connected as cluster, Store.open(options.db) as store, store.sole_writer():  # no database without a cluster
-        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=options.mixed)
+        ledger = Ledger(store, problems, kernels, argv=sys.argv, mixed=options.mixed, counted=plan.counted(store))
         with Nodes() as nodes:
             driver = Driver(cluster, ledger, plan, nodes, stop)
             driver.work((ops, references), interpreted=interpreted)
         seconds = time.monotonic() - begun
         reports = ledger.reports(interrupted=stop.is_set(), seconds=seconds, deserted=driver.deserted)
+    if plan.fresh:
+        begun_here = min((member.run.id for member in ledger.members.values()), default=None)
+        for report in reports:
+            report.fresh_since = plan.fresh_since or begun_here
     _print(ledger, reports, as_json=options.as_json)
     return reports
 

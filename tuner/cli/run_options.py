@@ -41,6 +41,7 @@ class RunOptions:
         mixed: whether the cluster's nodes may differ in their versions.
         db: the database, None for the default.
         fresh: whether to measure again what earlier runs measured.
+        fresh_since: the number of a run: whether to measure again what was measured before it. None without.
         dry_run: whether to say only what would be tried.
         as_json: whether to print JSON.
     """
@@ -67,6 +68,7 @@ class RunOptions:
     mixed: bool
     db: str | None
     fresh: bool
+    fresh_since: int | None
     dry_run: bool
     as_json: bool
 
@@ -148,7 +150,8 @@ class RunOptions:
             strategy=strategy,
             trials=self.trials,
             time_budget_s=self.time_budget_s,
-            fresh=self.fresh,
+            fresh=self.fresh or self.fresh_since is not None,
+            fresh_since=self.fresh_since,
             seed=self.seed,
             suggested=suggested,
         )

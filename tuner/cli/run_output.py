@@ -11,7 +11,7 @@ import click
 import rich.progress
 from rich.console import Console
 
-from tuner.cli.output import FIGURES, by_name, figures, print_table, quantity, span, winner_document
+from tuner.cli.output import FIGURES, by_name, figures, how_to_resume, print_table, quantity, span, winner_document
 from tuner.hardware.device import Device, Environment
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -136,7 +136,8 @@ def closing_table(report: Report) -> None:
         if ended.winner is not None
     ]
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
-        whose = "problem that was begun" if _kept(report) else "problem"  # of others winners may be known
+        others = _kept(report) or report.fresh_since is not None  # may have a winner of an earlier run
+        whose = "problem that was begun" if others else "problem"
         if report.problems or report.untried:  # an empty shard has neither
             print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
     if report.interrupted or report.deserted or report.is_spent:
@@ -146,11 +147,12 @@ def closing_table(report: Report) -> None:
 def _left(report: Report) -> str:
     """Say what a sweep that was cut short leaves undone, and how to go on."""
     why = "interrupted" if report.interrupted else "no node is left" if report.deserted else SPENT
-    further = "every trial is kept, the same command (without --fresh) goes on from here"
+    further = f"every trial is kept, the same command {how_to_resume(report.fresh_since)}goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
     others = f", {kept} with one not begun" if (kept := _kept(report)) else ""
-    return f"{why}: {quantity(report.undecided_count, 'problem')} without a winner{others}; {further}"
+    new = "" if report.fresh_since is None else "new "
+    return f"{why}: {quantity(report.undecided_count, 'problem')} without a {new}winner{others}; {further}"
 
 
 def _kept(report: Report) -> int:

@@ -47,13 +47,18 @@ def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt."""
+def stop_on_signal(*, fresh: bool = False) -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second one raises KeyboardInterrupt.
+
+    Args:
+        fresh: whether it stops a run of --fresh.
+    """
+    instead = "with --fresh-since and its number in `tuner show runs` in place of --fresh " if fresh else ""
     stop = threading.Event()
 
     def handle(_number: int, _frame: object) -> None:
         if stop.is_set():
-            click.echo("\nevery finished trial is kept; the same command (without --fresh) goes on from here", err=True)
+            click.echo(f"\nevery finished trial is kept; the same command {instead}goes on from here", err=True)
             raise KeyboardInterrupt
         stop.set()
         click.echo("\nfinishing the trials under way; again to stop at once", err=True)

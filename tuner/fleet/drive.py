@@ -178,7 +178,7 @@ class Driver:
         self._watcher.joined(self._ledger, node)
         left_s = self._left_s()
         plan = replace(self._plan, time_budget_s=None if left_s > 1e9 else left_s)
-        self._cluster.call(node, "begin", run, plan, self._ledger.is_shared)
+        self._cluster.call(node, "begin", run, plan, self._ledger.counted, self._ledger.is_shared)
 
     def _pass_on(self, node: str, delivery: Delivery, now: float) -> None:
         member = self._ledger.members[node]

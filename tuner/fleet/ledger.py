@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TypeVar
@@ -106,6 +106,7 @@ class Ledger:
         *,
         argv: Sequence[str] = (),
         mixed: bool = False,
+        counted: Set[int] | None = None,
     ) -> None:
         """Begin without nodes.
 
@@ -115,11 +116,17 @@ class Ledger:
             kernels: this process's, as `tuner.fleet.node.kernels_of` gives them.
             argv: the command line, kept with the runs.
             mixed: whether nodes of one device may have several environments, each of which is tuned.
+            counted: the numbers of earlier runs that count, None for all; see `Plan.counted`.
         """
         self._store, self._problems, self._kernels = store, problems, kernels
-        self._argv, self._mixed = argv, mixed
+        self._argv, self._mixed, self._counted = argv, mixed, counted
         self.places: dict[tuple[Device, Environment], Place] = {}
         self.members: dict[str, Member] = {}
+
+    @property
+    def counted(self) -> Set[int] | None:
+        """The numbers of the runs whose trials and decisions count, this fleet's among them; None for all."""
+        return None if self._counted is None else self._counted | {each.run.id for each in self.members.values()}
 
     @property
     def is_shared(self) -> bool:
@@ -242,7 +249,7 @@ class Ledger:
                 rungs = (item,) if isinstance(item, Problem) else item.rungs
                 report.untried += [rung for rung in rungs if rung not in tried]
                 tried.update(rungs)  # another ladder may have some of them
-            history = History(self._store, device, environment, fresh=False)
+            history = History(self._store, device, environment, self.counted)
             report.untuned = history.undecided(report.untried)
             report.interrupted, report.seconds = interrupted, seconds
             report.deserted = deserted and bool(place.queue)
@@ -326,7 +333,7 @@ class Ledger:
     ) -> Answer:
         method, arguments, options = question
         if method == "settled_here":  # a dead node's trials count where the past does not
-            method, options = "settled", {"runs": [member.run for member in self.members.values()]}
+            method, options = "settled", {"counted": self.counted}
         assert method in _READS | _CLAIMS
         arguments = (run, *arguments) if method in _CLAIMS else arguments
         try:

@@ -13,7 +13,7 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -104,17 +104,19 @@ class Node(Observer):
         kernels, gpus = kernels_of(self._ops), len(self._gpus)
         return Hello(platform.node(), gpus, device, environment, __version__, kernels, tuple(self._out.warnings))
 
-    def begin(self, run: Run, plan: Plan, is_shared: bool) -> None:
+    def begin(self, run: Run, plan: Plan, counted: Set[int] | None, is_shared: bool) -> None:
         """Begin the sweep under a run that the driver has begun; a time budget counts from now.
 
         Args:
             run, plan: what to do.
+            counted: the numbers of the runs that count, None for all.
             is_shared: whether other runs may write to the driver's database.
         """
         self._out = Delivery()
         if plan.time_budget_s is not None:
             plan = replace(plan, time_budget_s=plan.time_budget_s + time.monotonic() - self._processes.begun)
-        threading.Thread(target=self._sweep, args=(run, plan, is_shared), name="tuner-node", daemon=True).start()
+        arguments = run, plan, counted, is_shared
+        threading.Thread(target=self._sweep, args=arguments, name="tuner-node", daemon=True).start()
 
     def exchange(self, orders: Orders) -> Delivery:
         """Take orders; return what happened, at once where a question waits, else after a moment."""
@@ -179,13 +181,12 @@ class Node(Observer):
         delivery.ended, delivery.begun = over, begun
         return delivery
 
-    def _sweep(self, run: Run, plan: Plan, is_shared: bool) -> None:
+    def _sweep(self, run: Run, plan: Plan, counted: Set[int] | None, is_shared: bool) -> None:
         processes, start_s = self._processes, time.monotonic() - self._processes.begun
         error = ""
         try:
             with processes, JobPrefetcher(plan) as prefetcher:
-                store = LedgerStore(self, is_shared=is_shared, fresh=plan.fresh)
-                plan = replace(plan, fresh=False)  # the store hides the past, and shows what this fleet measured
+                store = LedgerStore(self, is_shared=is_shared)
                 prefetcher.pool = processes.pool
                 prefetcher.knowledge.winners.extend(store.winners(device_slug=self._device.slug))
                 report = Report(self._device, self._environment)
@@ -193,7 +194,8 @@ class Node(Observer):
                     store,
                     run,
                     plan,
-                    agenda=SharedAgenda(store, run, self._feed, fresh=plan.fresh),
+                    counted,
+                    agenda=SharedAgenda(store, run, self._feed, counted),
                     processes=processes,
                     prefetcher=prefetcher,
                     observer=self,
@@ -222,15 +224,14 @@ class LedgerStore:
     here, its few trials are measured again.
     """
 
-    def __init__(self, node: Node, *, is_shared: bool, fresh: bool) -> None:
+    def __init__(self, node: Node, *, is_shared: bool) -> None:
         """Speak through a node.
 
         Args:
             node: the node.
             is_shared: whether others may write to the driver's database: then problems are claimed.
-            fresh: whether trials, decisions and families from before this fleet are hidden.
         """
-        self._node, self._is_shared, self._fresh = node, is_shared, fresh
+        self._node, self._is_shared = node, is_shared
         self._winners: dict[Problem, Winner] = {}
 
     def record(self, _run: Run, trials: Sequence[Trial], *, again: bool = False) -> None:  # noqa: ARG002
@@ -255,6 +256,7 @@ class LedgerStore:
             vendor_us=verdict.vendor_us,
             ties=len(verdict.ties),
             tied=verdict.ties,
+            run_id=run.id,
         )
 
     def record_family(self, _run: Run, family: Family) -> None:
@@ -291,12 +293,12 @@ class LedgerStore:
         environment: Environment,
         problem: Problem,
         kernels: Iterable[KernelVersion],
-        _runs: Iterable[Run] | None = None,
+        counted: Set[int] | None = None,
     ) -> dict[Config, Outcome]:
-        """See `Store`. Of a fleet that measures all again the driver counts the runs of all its nodes."""
+        """See `Store`. Where not all runs count, the driver counts those of all its nodes."""
         if self._is_new(problem) and problem not in self._winners:
             return {}
-        method = "settled_here" if self._fresh else "settled"
+        method = "settled" if counted is None else "settled_here"
         return cast("dict[Config, Outcome]", self._node.ask(method, device, environment, problem, tuple(kernels)))
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
@@ -306,7 +308,7 @@ class LedgerStore:
     def winner(self, device: Device, environment: Environment, problem: Problem) -> Winner | None:
         """See `Store`."""
         found = self._winners.get(problem)
-        if found is None and not self._fresh and not self._is_new(problem):
+        if found is None and not self._is_new(problem):
             found = self._node.ask("winner", device, environment, problem)
         return found
 
@@ -316,8 +318,6 @@ class LedgerStore:
 
     def families(self, *, device_slug: str) -> list[DecidedFamily]:
         """See `Store`."""
-        if self._fresh:
-            return []
         return cast("list[DecidedFamily]", self._node.ask("families", device_slug=device_slug))
 
     def _is_new(self, problem: Problem) -> bool:

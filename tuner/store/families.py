@@ -100,6 +100,5 @@ def _decided(row: RowMapping, ranges: list[Range] | None) -> DecidedFamily:
         found = Family(problem_of(row).group(), tuple(sorted(ranges)), check, batches)
     except ProblemError as e:
         raise StrayValue(f"{place} cannot be used: {e}") from e
-    return DecidedFamily(
-        value_of(Device, device, row), value_of(Environment, environment, row), found, row[family.c.decided_at]
-    )
+    place_of = value_of(Device, device, row), value_of(Environment, environment, row)
+    return DecidedFamily(*place_of, found, row[family.c.decided_at], row[family.c.run_id])

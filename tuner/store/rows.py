@@ -229,6 +229,7 @@ def _winner(row: RowMapping) -> Winner:
         protocol=row[run.c.protocol],
         tool_version=row[run.c.tool_version],
         decided_at=row[winner.c.decided_at],
+        run_id=row[winner.c.run_id],
         **_figures_of(row),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
 
+from tuner.errors import StoreError
 from tuner.hardware.device import Device, Environment
 from tuner.location import without_password
 from tuner.store import models
@@ -59,6 +60,16 @@ class Run:
     environment: Environment
     protocol: int
     tool_version: str
+
+
+def since(connection: Connection, number: int) -> frozenset[int]:
+    """Return the ids of a run and of those that began later; see `Store.runs_since`."""
+    run = models.run.c
+    began = connection.execute(select(run.started_at).where(run.run_id == number)).scalar()
+    if began is None:
+        raise StoreError(f"there is no run {number}: `tuner show runs` lists those there are")
+    later = or_(run.started_at > began, and_(run.started_at == began, run.run_id >= number))
+    return frozenset(connection.execute(select(run.run_id).where(later)).scalars())
 
 
 def interrupt_dead(connection: Connection, *, alone: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -146,6 +146,15 @@ class Store(Listings, AbstractContextManager["Store"]):
             self._alone = False  # from here on this machine's runs may be our own
             return runs.begin(connection, self._ids, device, environment, argv=argv, host=host)
 
+    def runs_since(self, number: int) -> frozenset[int]:
+        """Return the numbers (`Run.id`) of a run and of those that began later.
+
+        Raises:
+            StoreError: there is no such run.
+        """
+        with self._reading() as connection:
+            return runs.since(connection, number)
+
     @property
     def is_shared(self) -> bool:
         """Whether several runs may write at a time, as on a server; a SQLite file has one sweep."""
@@ -246,7 +255,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         environment: Environment,
         problem: Problem,
         kernels: Iterable[KernelVersion],
-        runs: Iterable[Run] | None = None,
+        counted: Set[int] | None = None,
     ) -> dict[Config, Outcome]:
         """Return the newest outcome of each config, if that is settled.
 
@@ -255,10 +264,10 @@ class Store(Listings, AbstractContextManager["Store"]):
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
-            runs: whose trials count; None for any run's.
+            counted: the numbers of the runs whose trials count; None for all.
         """
         with self._reading() as connection:
-            return settled(connection, self._ids, (device, environment, problem), kernels, runs)
+            return settled(connection, self._ids, (device, environment, problem), kernels, counted)
 
     @survives_outage
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import cast
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Text, func, select, tuple_
@@ -17,7 +17,6 @@ from tuner.store.column_values import Stored, StrayValue
 from tuner.store.models import config, kernel, run, trial
 from tuner.store.records import PROTOCOL, KernelVersion, Outcome, State, Trial, is_of_machine, now
 from tuner.store.row_ids import RowIds
-from tuner.store.runs import Run
 
 _COLUMNS = ("run_id", "problem_id", "config_id", "measured_at", *rows.OUTCOME_COLUMNS)
 _UNLESS_THERE = "ON CONFLICT (run_id, problem_id, config_id) DO NOTHING"
@@ -87,10 +86,10 @@ def settled(
     ids: RowIds,
     place: tuple[Device, Environment, Problem],
     kernels: Iterable[KernelVersion],
-    runs: Iterable[Run] | None = None,
+    counted: Set[int] | None = None,
 ) -> dict[Config, Outcome]:
     """The newest outcome of each config under the current protocol; see `Store.settled`."""
-    of_runs = () if runs is None else (trial.c.run_id.in_([each.id for each in runs]),)
+    of_runs = () if counted is None else (trial.c.run_id.in_(counted),)
     sources = {(each.op, each.name, each.version): each.source_hash for each in kernels}
     query = (
         select(trial, config, kernel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from tuner.errors import KernelError
 from tuner.hardware.device import Device, Environment
@@ -12,7 +12,6 @@ from tuner.kernel.space import SearchSpace
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Outcome, Winner
-from tuner.store.runs import Run
 from tuner.sweep.job import Job, version_of
 from tuner.sweep.search import Strategy
 from tuner.sweep.storage import StoreReader
@@ -26,18 +25,15 @@ class History:
         store: StoreReader | None,
         device: Device,
         environment: Environment,
-        *,
-        fresh: bool,
-        run: Run | None = None,
+        counted: Set[int] | None = None,
     ) -> None:
-        """Read nothing yet. With `fresh` nothing that is stored counts, so everything is measured again by the run."""
-        self._store, self._fresh = store, fresh
-        self._runs = [run] if fresh and run is not None else None
+        """Read nothing yet. What the runs `counted` left counts, the rest is measured again; None: all counts."""
+        self._store, self._counted = store, counted
         self._device, self._environment = device, environment
         self._ended: set[Problem] = set()
 
     def note_ended(self, problem: Problem) -> None:
-        """Note that this run is done with a problem: from now on the run's own trials count, with `fresh` too."""
+        """Note that this run is done with a problem."""
         self._ended.add(problem)
 
     def has_ended(self, problem: Problem) -> bool:
@@ -50,13 +46,13 @@ class History:
     def resume(self, job: Job) -> None:
         """Start a job's search with the trials of earlier runs."""
         known = {}
-        if self._store is not None and (not self._fresh or self.has_ended(job.problem)):
-            known = self._store.settled(self._device, self._environment, job.problem, job.kernels, self._runs)
+        if self._store is not None:
+            known = self._store.settled(self._device, self._environment, job.problem, job.kernels, self._counted)
         job.resume(known)
 
     def winner_to_keep(self, job: Job) -> Winner | None:
         """Return the stored winner if it leaves nothing to do for a job; None where the job has to run."""
-        if self._fresh or (job.searching and job.strategy.revisits):
+        if job.searching and job.strategy.revisits:
             return None
         winner = self.stored_winner(job)
         return winner if winner is not None and self._is_newest(winner) else None
@@ -67,11 +63,11 @@ class History:
         Making a job takes long, since it lists the problem's search space. Where no winner is stored, this imports no
         kernel.
         """
-        if self._store is None or self._fresh or strategy.revisits or self.has_ended(problem):
+        if self._store is None or strategy.revisits or self.has_ended(problem):
             return None
         winner = self._store.winner(self._device, self._environment, problem)
         try:
-            holds = winner is not None and _holds(winner, _serving(problem, self._device), self._device)
+            holds = winner is not None and self._holds(winner, _serving(problem, self._device))
         except (KernelError, SystemExit):  # of a user's rules
             return None
         return winner if winner is not None and holds and self._is_newest(winner) else None
@@ -81,7 +77,7 @@ class History:
         if self._store is None:
             return {}
         versions = map(version_of, _serving(problem, self._device).values())
-        return self._store.settled(self._device, self._environment, problem, versions, self._runs)
+        return self._store.settled(self._device, self._environment, problem, versions, self._counted)
 
     def has_tried(self, problem: Problem, configs: Collection[Config]) -> bool:
         """Whether the outcomes of some configs are known; True where a kernel's code fails, as its job will tell."""
@@ -95,13 +91,19 @@ class History:
         if self._store is None:
             return None
         winner = self._store.winner(self._device, self._environment, job.problem)
-        return winner if winner is not None and _holds(winner, job.specs, self._device) else None
+        holds = winner is not None and self._holds(winner, job.specs)
+        return winner if holds else None
 
     def _is_newest(self, winner: Winner) -> bool:
         """Whether no trial is newer than the decision; a newer one is of a run that was stopped before its finals."""
         assert self._store is not None
         newest = self._store.newest_trial_at(self._device, self._environment, winner.problem)
         return newest is None or newest <= winner.decided_at
+
+    def _holds(self, winner: Winner, specs: Mapping[str, KernelSpec]) -> bool:
+        """Whether a winner's run counts, and its config is still one of its kernel's."""
+        counts = self._counted is None or winner.run_id in self._counted
+        return counts and _holds(winner, specs, self._device)
 
     def undecided(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems without a stored winner that holds; no job is needed to tell."""
@@ -110,7 +112,7 @@ class History:
         stored = self._store.winners(device_slug=self._device.slug)
         asked = set(problems)
         ours = (each for each in stored if each.problem in asked and each.environment == self._environment)
-        decided = {winner.problem for winner in ours if _holds(winner, registry.of(winner.problem.op), self._device)}
+        decided = {winner.problem for winner in ours if self._holds(winner, registry.of(winner.problem.op))}
         return [problem for problem in problems if problem not in decided]
 
 

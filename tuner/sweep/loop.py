@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from multiprocessing import connection
 from typing import cast
 
@@ -60,6 +60,7 @@ class Loop:
         store: SweepStore,
         run: Run,
         plan: Plan,
+        counted: Set[int] | None,
         *,
         agenda: SharedAgenda,
         processes: SweepProcesses,
@@ -75,7 +76,7 @@ class Loop:
         self._store, self._run, self._agenda = store, run, agenda
         self._supervisors, self._pool, self._prefetcher = processes.supervisors, processes.pool, prefetcher
         self._observer, self._report = observer, report
-        self._history = History(store, report.device, report.environment, fresh=plan.fresh, run=run)
+        self._history = History(store, report.device, report.environment, counted)
         self._plan = plan
         self._budget_s = math.inf if plan.time_budget_s is None else plan.time_budget_s
         self._begun, self._finals_s = processes.begun, _FINALS_S

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.sweep.race import RACE
 from tuner.sweep.search import Strategy
+
+if TYPE_CHECKING:
+    from tuner.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class Plan:
         time_budget_s: seconds that the sweep may take, from the start of its processes. No trial is begun that would
             leave no time for finals; a problem with any trial is decided on what was measured.
         fresh: measure again what earlier runs measured.
+        fresh_since: with `fresh`, the number of a run: what it and later runs measured is not measured again.
         seed: seeds random choices.
         suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
     """
@@ -29,8 +34,19 @@ class Plan:
     trials: int | None = None
     time_budget_s: float | None = None
     fresh: bool = False
+    fresh_since: int | None = None
     seed: int = 0
     suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
+
+    def counted(self, store: Store) -> frozenset[int] | None:
+        """The numbers of the earlier runs of a store whose trials and decisions count; None for all.
+
+        Raises:
+            StoreError: there is no run `fresh_since`.
+        """
+        if not self.fresh:
+            return None
+        return frozenset() if self.fresh_since is None else store.runs_since(self.fresh_since)
 
 
 @dataclass(frozen=True, slots=True)

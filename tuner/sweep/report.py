@@ -75,7 +75,8 @@ class Report:
         problems: those that ended, in that order; a problem that an earlier run decided is among them.
         untried: problems that no GPU began.
         families: of ladders whose every step ended.
-        untuned: those of `untried` that no earlier run decided either.
+        untuned: those of `untried` without a winner that counts; of a fresh run none of an earlier run does.
+        fresh_since: of a fresh run the number of the run since which measurements count: its own, or the plan's.
         interrupted: whether the caller stopped the sweep.
         deserted: whether a fleet ended because no node was left, before every problem was decided.
         compiled: how many binaries were made.
@@ -90,6 +91,7 @@ class Report:
     untried: list[Problem] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
     untuned: list[Problem] = field(default_factory=list)
+    fresh_since: int | None = None
     interrupted: bool = False
     deserted: bool = False
     compiled: int = 0

@@ -72,6 +72,7 @@ def sweep(
         problems = tuple(problems)  # read a second time where the device is not the expected one
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.sole_writer())
+        counted = plan.counted(store)
         processes = gpus if isinstance(gpus, SweepProcesses) else stack.enter_context(SweepProcesses(gpus))
         prefetcher = stack.enter_context(JobPrefetcher(plan))
         prefetcher.import_ahead()
@@ -91,12 +92,15 @@ def sweep(
         prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.survive_outages(run, stop)
+        counted = None if counted is None else counted | {run.id}
         report = Report(device, environment, start_s=time.monotonic() - processes.begun)
+        report.fresh_since = (plan.fresh_since or run.id) if plan.fresh else None
         loop = Loop(
             store,
             run,
             plan,
-            agenda=SharedAgenda(store, run, agenda, fresh=plan.fresh),
+            counted,
+            agenda=SharedAgenda(store, run, agenda, counted),
             processes=processes,
             prefetcher=prefetcher,
             observer=observer or Observer(),
@@ -171,9 +175,9 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
     with contextlib.ExitStack() as stack:
         device, environment = stack.enter_context(SweepProcesses([gpu], compilers=False)).wait_until_ready()
         store = None
-        if not plan.fresh and (path is None or path.exists()) and health.current(location)[1] is not None:
+        if (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
-        history = History(store, device, environment, fresh=plan.fresh)
+        history = History(store, device, environment, None if store is None else plan.counted(store))
         listed = list(problems(device) if callable(problems) else problems)
         each = [one.rungs if isinstance(one, Ladder) else (one,) for one in listed]
         todo = list(dict.fromkeys(problem for some in each for problem in some))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from tuner.problem import Problem
 from tuner.problem.family import Family
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 class SharedAgenda:
     """A run's agenda without what other runs have claimed, and the steps that wait for these; see `Store.claim`."""
 
-    def __init__(self, store: SweepStore, run: Run, agenda: Agenda, *, fresh: bool) -> None:
-        """Claim nothing yet. With `fresh`, ladders that were tuned before are tuned again."""
-        self._store, self._run, self._agenda, self._fresh = store, run, agenda, fresh
+    def __init__(self, store: SweepStore, run: Run, agenda: Agenda, counted: Set[int] | None = None) -> None:
+        """Claim nothing yet. Of ladders that were tuned before, those of the runs `counted` count; None: all do."""
+        self._store, self._run, self._agenda, self._counted = store, run, agenda, counted
         self._steps: dict[Problem, TuningStep] = {}
         self._claimed_keys: set[Problem] = set()
         self._elsewhere: list[TuningStep] = []
@@ -132,9 +132,9 @@ class SharedAgenda:
 
     def know_families(self) -> None:
         """Take note of what was recorded on the same device and under the same environment, also by other runs."""
-        if not self._fresh:
-            recorded = self._store.families(device_slug=self._run.device.slug)
-            self._agenda.know(each for each in recorded if each.environment == self._run.environment)
+        recorded = self._store.families(device_slug=self._run.device.slug)
+        ours = (each for each in recorded if each.environment == self._run.environment)
+        self._agenda.know(each for each in ours if self._counted is None or each.run_id in self._counted)
 
     def awaits(self, problem: Problem) -> bool:
         """Whether a ladder goes on from how this problem ends."""

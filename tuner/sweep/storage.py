@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 from tuner.hardware.device import Device, Environment
@@ -23,10 +23,10 @@ class StoreReader(Protocol):
         environment: Environment,
         problem: Problem,
         kernels: Iterable[KernelVersion],
-        runs: Iterable[Run] | None = None,
+        counted: Set[int] | None = None,
         /,
     ) -> dict[Config, Outcome]:
-        """The newest outcome of each config that was tried, by any run or by some."""
+        """The newest outcome of each config that was tried, of any run or of those counted."""
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem, /) -> str | None:
         """When the newest trial of a problem was recorded."""
