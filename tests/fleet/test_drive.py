@@ -95,6 +95,18 @@ def test_each_problem_is_tuned_once_by_one_of_the_nodes(faulty, store, cluster):
     assert len(store.trials()) == 36
 
 
+@pytest.mark.long
+def test_a_fleet_that_measures_again_counts_what_a_run_and_later_ones_measured(faulty, store, cluster):
+    problems = [faulty(m, configs=2) for m in (16, 17, 18)]
+    tune(store, cluster("a"), problems)
+    tune(store, cluster("b"), problems[:2], plan=Plan(EXHAUSTIVE, fresh=True))
+    newest, *_ = store.runs()
+    _, (report,) = tune(store, cluster("c"), problems, plan=Plan(EXHAUSTIVE, fresh=True, fresh_since=newest.uuid))
+    assert {each.problem: each.measured for each in report.problems} == dict(zip(problems, (0, 0, 2), strict=True))
+    assert [stored(store)[key] for key in stored(store)] == [2] * 6
+    assert report.undecided_count == 0
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.long
 def test_what_a_lost_node_stored_is_known_and_the_rest_goes_to_another(faulty, store, cluster, fresh):

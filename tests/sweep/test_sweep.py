@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tuner.errors import DeviceError, StoreError, SweepError
-from tuner.hardware.device import INTERPRETER, KNOWN
+from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernel.space import Rule
@@ -312,14 +312,19 @@ def test_a_fresh_sweep_that_was_stopped_goes_on_where_it_stopped(faulty, store, 
     plan = Plan(EXHAUSTIVE, fresh=True, fresh_since=stopped.fresh_since if again == "since" else None)
     report = sweep(store, problems, [None], plan)
     assert report.undecided_count == 0
-    assert report.fresh_since == (stopped.fresh_since if again == "since" else stopped.fresh_since + 1)
+    newest, *_ = store.runs()
+    assert newest.uuid.startswith(report.fresh_since) is (again == "fresh")
+    assert (report.fresh_since == stopped.fresh_since) is (again == "since")
     assert sum(each.measured for each in report.problems) == (24 - measured if again == "since" else 24)
     assert [each.reason for each in report.problems] == ["already tuned" if again == "since" else "", "", ""]
 
 
-def test_a_sweep_goes_on_from_no_run_that_is_not_there(faulty, store):
-    with pytest.raises(StoreError, match="there is no run 7: `tuner show runs` lists those there are"):
-        sweep(store, [faulty()], [None], Plan(EXHAUSTIVE, fresh=True, fresh_since=7))
+@pytest.mark.parametrize(("name", "what"), [("7%", "there is no run '7%'"), ("", "several runs begin with ''")])
+def test_a_sweep_goes_on_from_no_run_that_is_not_there(faulty, store, name, what):
+    for _ in range(2):
+        store.begin_run(INTERPRETER, Environment("3.7.1", "2.13.0", "", "", "3.11"), argv=[], host="h")
+    with pytest.raises(StoreError, match=f"{what}: `tuner show runs` lists those there are"):
+        sweep(store, [faulty()], [None], Plan(EXHAUSTIVE, fresh=True, fresh_since=name))
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ class _Tuned(NamedTuple):
 
     configs: Mapping[int, Sequence[Any]]
     is_spent: bool = False
-    fresh_since: int | None = None
+    fresh_since: str | None = None
 
 
 def _tuned(task: Task, gpus: Sequence[int | None], asked: MoeOptions) -> _Tuned:

@@ -34,7 +34,7 @@ class MoeOptions:
         device: what `--device` names.
         db: the database, None for the default.
         fresh: whether to measure again what earlier runs measured.
-        fresh_since: the number of a run: whether to measure again what was measured before it. None without.
+        fresh_since: a run: whether to measure again what was measured before it. None without.
         as_json: whether to print JSON.
     """
 
@@ -58,7 +58,7 @@ class MoeOptions:
     device: str
     db: str | None
     fresh: bool
-    fresh_since: int | None
+    fresh_since: str | None
     as_json: bool
 
     def check(self) -> None:

@@ -114,9 +114,8 @@ trials_option = click.option(
 fresh_option = click.option("--fresh", is_flag=True, help="Measure again what earlier runs measured.")
 fresh_since_option = click.option(
     "--fresh-since",
-    type=click.IntRange(min=1),
     metavar="RUN",
-    help="Go on with a run of --fresh that was stopped, by its number in `tuner show runs`.",
+    help="Go on with a run of --fresh that was stopped, by its name in `tuner show runs` or the beginning of it.",
 )
 slug_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
 

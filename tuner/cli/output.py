@@ -102,7 +102,7 @@ def warn(line: str) -> None:
     click.echo(line, err=True)
 
 
-def how_to_resume(fresh_since: int | None) -> str:
+def how_to_resume(fresh_since: str | None) -> str:
     """What to type in place of --fresh, which would measure all again, to go on; "" for other runs."""
     return "" if fresh_since is None else f"with --fresh-since {fresh_since} in place of --fresh "
 

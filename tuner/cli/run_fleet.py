@@ -59,9 +59,9 @@ def tune(
         seconds = time.monotonic() - begun
         reports = ledger.reports(interrupted=stop.is_set(), seconds=seconds, deserted=driver.deserted)
     if plan.fresh:
-        begun_here = min((member.run.id for member in ledger.members.values()), default=None)
+        first = next((member.run.name for member in ledger.members.values()), None)
         for report in reports:
-            report.fresh_since = plan.fresh_since or begun_here
+            report.fresh_since = plan.fresh_since or first
     _print(ledger, reports, as_json=options.as_json)
     return reports
 

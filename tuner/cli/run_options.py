@@ -41,7 +41,7 @@ class RunOptions:
         mixed: whether the cluster's nodes may differ in their versions.
         db: the database, None for the default.
         fresh: whether to measure again what earlier runs measured.
-        fresh_since: the number of a run: whether to measure again what was measured before it. None without.
+        fresh_since: a run: whether to measure again what was measured before it. None without.
         dry_run: whether to say only what would be tried.
         as_json: whether to print JSON.
     """
@@ -68,7 +68,7 @@ class RunOptions:
     mixed: bool
     db: str | None
     fresh: bool
-    fresh_since: int | None
+    fresh_since: str | None
     dry_run: bool
     as_json: bool
 

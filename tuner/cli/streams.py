@@ -53,7 +53,7 @@ def stop_on_signal(*, fresh: bool = False) -> Iterator[threading.Event]:
     Args:
         fresh: whether it stops a run of --fresh.
     """
-    instead = "with --fresh-since and its number in `tuner show runs` in place of --fresh " if fresh else ""
+    instead = "with --fresh-since and its name in `tuner show runs` in place of --fresh " if fresh else ""
     stop = threading.Event()
 
     def handle(_number: int, _frame: object) -> None:

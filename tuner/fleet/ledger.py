@@ -116,7 +116,7 @@ class Ledger:
             kernels: this process's, as `tuner.fleet.node.kernels_of` gives them.
             argv: the command line, kept with the runs.
             mixed: whether nodes of one device may have several environments, each of which is tuned.
-            counted: the numbers of earlier runs that count, None for all; see `Plan.counted`.
+            counted: the ids of earlier runs that count, None for all; see `Plan.counted`.
         """
         self._store, self._problems, self._kernels = store, problems, kernels
         self._argv, self._mixed, self._counted = argv, mixed, counted
@@ -125,7 +125,7 @@ class Ledger:
 
     @property
     def counted(self) -> Set[int] | None:
-        """The numbers of the runs whose trials and decisions count, this fleet's among them; None for all."""
+        """The ids of the runs whose trials and decisions count, this fleet's among them; None for all."""
         return None if self._counted is None else self._counted | {each.run.id for each in self.members.values()}
 
     @property

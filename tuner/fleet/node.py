@@ -109,7 +109,7 @@ class Node(Observer):
 
         Args:
             run, plan: what to do.
-            counted: the numbers of the runs that count, None for all.
+            counted: the ids of the runs that count, None for all.
             is_shared: whether other runs may write to the driver's database.
         """
         self._out = Delivery()

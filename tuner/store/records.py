@@ -158,7 +158,7 @@ class Winner:
         median_us, default_us, vendor_us: see Verdict.
         ties: how many configs were within 0.5% of the fastest, the winner counted.
         tied: these configs.
-        run_id: the number of the run that decided it, in this database.
+        run_id: the id of the run that decided it, in this database.
     """
 
     device: Device
@@ -200,7 +200,7 @@ class DecidedFamily:
         device, environment: where the ladder was tuned.
         family: which range of Ms each winner serves.
         decided_at: UTC, ISO 8601, to the second.
-        run_id: the number of the run that tuned it, in this database.
+        run_id: the id of the run that tuned it, in this database.
     """
 
     device: Device

@@ -42,6 +42,10 @@ class RunStatus(str, Enum):
         return self.value
 
 
+NAME_LENGTH = 8
+"""As much of a run's uuid as tells it from others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One `tuner run` on one device, as the store knows it.
@@ -61,13 +65,22 @@ class Run:
     protocol: int
     tool_version: str
 
+    @property
+    def name(self) -> str:
+        """The beginning of its uuid, for people."""
+        return self.uuid[:NAME_LENGTH]
 
-def since(connection: Connection, number: int) -> frozenset[int]:
+
+def since(connection: Connection, name: str) -> frozenset[int]:
     """Return the ids of a run and of those that began later; see `Store.runs_since`."""
     run = models.run.c
-    began = connection.execute(select(run.started_at).where(run.run_id == number)).scalar()
-    if began is None:
-        raise StoreError(f"there is no run {number}: `tuner show runs` lists those there are")
+    found = connection.execute(
+        select(run.run_id, run.started_at).where(run.uuid.startswith(name, autoescape=True))
+    ).all()
+    if len(found) != 1:
+        what = f"several runs begin with {name!r}" if found else f"there is no run {name!r}"
+        raise StoreError(f"{what}: `tuner show runs` lists those there are")
+    ((number, began),) = found
     later = or_(run.started_at > began, and_(run.started_at == began, run.run_id >= number))
     return frozenset(connection.execute(select(run.run_id).where(later)).scalars())
 

@@ -146,14 +146,17 @@ class Store(Listings, AbstractContextManager["Store"]):
             self._alone = False  # from here on this machine's runs may be our own
             return runs.begin(connection, self._ids, device, environment, argv=argv, host=host)
 
-    def runs_since(self, number: int) -> frozenset[int]:
-        """Return the numbers (`Run.id`) of a run and of those that began later.
+    def runs_since(self, name: str) -> frozenset[int]:
+        """Return the ids of a run and of those that began later.
+
+        Args:
+            name: the run's uuid, or as much of it as no other run has.
 
         Raises:
-            StoreError: there is no such run.
+            StoreError: there is no such run, or more than one.
         """
         with self._reading() as connection:
-            return runs.since(connection, number)
+            return runs.since(connection, name)
 
     @property
     def is_shared(self) -> bool:
@@ -264,7 +267,7 @@ class Store(Listings, AbstractContextManager["Store"]):
         Args:
             device, environment, problem: what the trials must have been measured on, under the current protocol.
             kernels: op, name and version that the trials must have been measured with; a source hash does not count.
-            counted: the numbers of the runs whose trials count; None for all.
+            counted: the ids of the runs whose trials count; None for all.
         """
         with self._reading() as connection:
             return settled(connection, self._ids, (device, environment, problem), kernels, counted)

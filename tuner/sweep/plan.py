@@ -25,7 +25,8 @@ class Plan:
         time_budget_s: seconds that the sweep may take, from the start of its processes. No trial is begun that would
             leave no time for finals; a problem with any trial is decided on what was measured.
         fresh: measure again what earlier runs measured.
-        fresh_since: with `fresh`, the number of a run: what it and later runs measured is not measured again.
+        fresh_since: with `fresh`, a run by its uuid or the beginning of it: what it and later runs measured is not
+            measured again.
         seed: seeds random choices.
         suggested: configs that others chose for a problem (`tuner import`), tried beside the strategy's own.
     """
@@ -34,15 +35,15 @@ class Plan:
     trials: int | None = None
     time_budget_s: float | None = None
     fresh: bool = False
-    fresh_since: int | None = None
+    fresh_since: str | None = None
     seed: int = 0
     suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
 
     def counted(self, store: Store) -> frozenset[int] | None:
-        """The numbers of the earlier runs of a store whose trials and decisions count; None for all.
+        """The ids of the earlier runs of a store whose trials and decisions count; None for all.
 
         Raises:
-            StoreError: there is no run `fresh_since`.
+            StoreError: there is no run `fresh_since`, or more than one.
         """
         if not self.fresh:
             return None

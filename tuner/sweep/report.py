@@ -76,7 +76,7 @@ class Report:
         untried: problems that no GPU began.
         families: of ladders whose every step ended.
         untuned: those of `untried` without a winner that counts; of a fresh run none of an earlier run does.
-        fresh_since: of a fresh run the number of the run since which measurements count: its own, or the plan's.
+        fresh_since: of a fresh run the run since which measurements count: itself, or that of its plan.
         interrupted: whether the caller stopped the sweep.
         deserted: whether a fleet ended because no node was left, before every problem was decided.
         compiled: how many binaries were made.
@@ -91,7 +91,7 @@ class Report:
     untried: list[Problem] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
     untuned: list[Problem] = field(default_factory=list)
-    fresh_since: int | None = None
+    fresh_since: str | None = None
     interrupted: bool = False
     deserted: bool = False
     compiled: int = 0

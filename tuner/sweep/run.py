@@ -94,7 +94,7 @@ def sweep(
         store.survive_outages(run, stop)
         counted = None if counted is None else counted | {run.id}
         report = Report(device, environment, start_s=time.monotonic() - processes.begun)
-        report.fresh_since = (plan.fresh_since or run.id) if plan.fresh else None
+        report.fresh_since = (plan.fresh_since or run.name) if plan.fresh else None
         loop = Loop(
             store,
             run,
