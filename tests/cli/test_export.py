@@ -285,7 +285,7 @@ def test_a_package_of_a_database_is_wrong_usage(tmp_path, run, db):
 
 
 def test_an_unknown_device_lists_the_known_ones(tmp_path, run, db):
-    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", "h200")
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", "h300")
     assert code == 2
     assert all(device.slug in err for device in (H200, B200, INTERPRETER))
 

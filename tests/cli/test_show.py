@@ -178,6 +178,11 @@ def test_an_error_that_is_not_finite_is_null_in_json(document, database):
     assert document("trials", "--state", "WRONG_RESULT")[0]["error"] is None
 
 
+@pytest.mark.parametrize("name", ["h200", "NVIDIA H200", H200])
+def test_a_device_is_named_by_slug_name_or_a_word_of_it(tuner, name):
+    assert tuner("winners", "--device", name) == tuner("winners", "--device", H200)
+
+
 def test_an_unknown_device_is_a_slip_that_names_the_known_ones(tuner, database):
     code, out, err = tuner("winners", "--device", "h100")
     assert (code, out) == (2, "")

@@ -68,13 +68,14 @@ def test_any_type_of_whole_number_is_a_size_and_ends_as_an_int():
             Problem(8, 8, 8, op="bmm", extras={"batch": wrong})
 
 
-@pytest.mark.parametrize("name", ["nvidia-h200-sm90-132", "NVIDIA H200", "nvidia h200"])
+@pytest.mark.parametrize("name", ["nvidia-h200-sm90-132", "NVIDIA H200", "nvidia h200", "H200", "h200"])
 def test_a_device_is_known_by_its_slug_and_by_its_name(name):
     problem = Problem(64, 64, 64)
     assert tuner.lookup(problem, name) is tuner.lookup(problem, KNOWN["sm_90"])
     assert tuner.explain(problem, name) == tuner.explain(problem, KNOWN["sm_90"])
     assert tuner.digest(name) == tuner.digest(KNOWN["sm_90"])
-    assert tuner.lookup(problem, "interpreter") is tuner.lookup(problem, INTERPRETER)
+    for name in ("interpreter", "Triton interpreter"):
+        assert tuner.lookup(problem, name) is tuner.lookup(problem, INTERPRETER)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,9 @@ def test_a_device_is_known_by_its_slug_and_by_its_name(name):
     [
         ("sm_90", "'sm_90' is an architecture: expected a device; use 'nvidia-h100-80gb-hbm3-sm90-132' or "),
         ("gfx942", "'gfx942' is an architecture: expected a device; use 'amd-instinct-mi300x-gfx942-304'"),
-        ("H100", "unknown device 'H100': expected one of amd-instinct-mi300x-gfx942-304, "),
+        ("nvidia", "'nvidia' is the name of several devices: expected a device; use 'nvidia-"),
+        ("H1000", "unknown device 'H1000': expected one of amd-instinct-mi300x-gfx942-304, "),
+        ("132", "unknown device '132': expected one of "),
         ("", "unknown device '': expected one of "),
         (0, "device is 0: expected a slug, a name or a Device; for GPU 0 use tuner.device.current(0)"),
         (torch.device("cuda:0"), "device is device(type='cuda', index=0): expected a slug"),

@@ -105,9 +105,12 @@ def _compiled(captured: Sequence[Path], device: str | None) -> list[Binary]:
     if not captured:
         return []
     from tuner.adopt import compiled_files
+    from tuner.lookup import device_names
 
     binaries, faults = compiled_files.load(captured)
-    kept, others = compiled_files.of_this_triton(each for each in binaries if device in (None, each.device))
+    kept, others = compiled_files.of_this_triton(
+        each for each in binaries if device_names.is_named(each.device, device)
+    )
     for fault in (*faults, *others):
         click.echo(f"left out: {fault}", err=True)
     return kept
@@ -118,7 +121,8 @@ def _decided(
 ) -> tuple[list[Winner], list[DecidedFamily]]:
     if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
         return [], []
-    with options.open_store(db, device if is_needed else None) as store:
+    with options.open_store(db) as store:
+        device = options.slug_in(store, device) if is_needed else device
         winners = store.winners(device_slug=device)
         families = store.families(device_slug=device)
         location = store.location

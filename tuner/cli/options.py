@@ -117,7 +117,9 @@ fresh_since_option = click.option(
     metavar="RUN",
     help="Go on with a run of --fresh that was stopped, by its name in `tuner show runs` or the beginning of it.",
 )
-slug_option = click.option("--device", metavar="SLUG", help="Only this device; `tuner show devices` lists them.")
+slug_option = click.option(
+    "--device", metavar="NAME", help="Only this device, by slug, name or a word of it; `tuner show devices` lists them."
+)
 
 
 OF_SHAPES = ("dtype", "layout", "scaling", "precision")
@@ -138,18 +140,32 @@ def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str]
         raise UsageError(f"--{typed[0]} is for problems by --shape: {advice}")
 
 
-def open_store(db: str | None, device: str | None = None) -> Store:
-    """Open the database read-only; a device that is not in it is an error."""
+def open_store(db: str | None) -> Store:
+    """Open the database read-only."""
     from tuner.store.store import Store
 
-    store = Store.open(db, read_only=True)
-    if device is not None:
-        slugs = [row.device.slug for row in store.devices()]
-        if device not in slugs:
-            store.close()
-            known = f"no device {device!r} in {store.location}: known are {', '.join(slugs)}"
-            raise UsageError(known if slugs else store.lacks("device"))
-    return store
+    return Store.open(db, read_only=True)
+
+
+def slug_in(store: Store, device: str | None) -> str | None:
+    """The slug of the one device of a store that was named; None where none was.
+
+    Raises:
+        UsageError: the store has no such device, or more than one.
+    """
+    from tuner.lookup import device_names
+
+    if device is None:
+        return None
+    slugs = [row.device.slug for row in store.devices()]
+    found = device_names.matching(slugs, device)
+    if len(found) == 1:
+        return found[0]
+    if not slugs:
+        raise UsageError(store.lacks("device"))
+    if found:
+        raise UsageError(f"{device!r} names several devices in {store.location}: type {' or '.join(found)}")
+    raise UsageError(f"no device {device!r} in {store.location}: known are {', '.join(slugs)}")
 
 
 def device_option(help_text: str) -> Callable[[F], F]:

@@ -43,8 +43,8 @@ def report(*, out: Path, db: str | None, device: str | None, suites: tuple[str, 
 
     vega.require("a report")
     _check_out(out, db, against)
-    with options.open_store(db, device) as store:
-        measured = measurements.read(store, device=device, suites=suites)
+    with options.open_store(db) as store:
+        measured = measurements.read(store, device=options.slug_in(store, device), suites=suites)
     edition = without_password(against or "")
     name = Path(edition).name or edition
     compared = None if against is None else regressions(measured, _edition(against), name)

@@ -80,7 +80,8 @@ def winners(
     from tuner.lookup import families
 
     shape, key = _problems_of(filters)
-    with options.open_store(db, device) as store:
+    with options.open_store(db) as store:
+        device = options.slug_in(store, device)
         decided = store.families(device_slug=device)
         listed = [
             winner
@@ -140,8 +141,9 @@ def trials(
     from tuner.store.listing import TrialFilter
 
     shape, key = _problems_of(filters)
-    asked = TrialFilter(device, shape, kernel, State(state) if state else None, key)
-    with options.open_store(db, device) as store:
+    with options.open_store(db) as store:
+        slug = options.slug_in(store, device)
+        asked = TrialFilter(slug, shape, kernel, State(state) if state else None, key)
         listed = store.trials(asked, limit=_newest(limit, as_json=as_json))
         count = store.count_trials(asked)
         empty = "" if count else _no_trial(store, kernel, key)
@@ -160,7 +162,8 @@ def trials(
 @options.json_option
 def runs(*, db: str | None, device: str | None, limit: int | None, as_json: bool) -> None:
     """Every `tuner run`, the newest first."""
-    with options.open_store(db, device) as store:
+    with options.open_store(db) as store:
+        device = options.slug_in(store, device)
         listed = store.runs(device_slug=device, limit=_newest(limit, as_json=as_json))
         count = sum(row.runs for row in store.devices() if device in (None, row.device.slug))
         empty = store.lacks("run")
@@ -213,7 +216,8 @@ def problems(*, db: str | None, device: str | None, filters: tuple[str, ...], li
     `complete` is how many of them are COMPLETE, `winners` how many winners it has.
     """
     shape, key = _problems_of(filters)
-    with options.open_store(db, device) as store:
+    with options.open_store(db) as store:
+        device = options.slug_in(store, device)
         listed = store.problems(device_slug=device, shape=shape, key=key, limit=limit)
         empty = "" if listed else _no_problem(store, key)
     if as_json:

@@ -14,6 +14,7 @@ from tuner.hardware.device import KNOWN, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
+from tuner.lookup import device_names
 from tuner.lookup.lookup import resolver
 from tuner.problem import Problem
 
@@ -50,7 +51,7 @@ def find_kernel(name: str) -> KernelSpec:
 
 
 def find_target(text: str | None) -> Device:
-    """The device of a target such as cuda:90, hip:gfx942 or sm_90; without one, this machine's GPU or an H200."""
+    """The device of a target such as cuda:90, hip:gfx942, sm_90 or h200; without one, this machine's GPU or an H200."""
     if text is None:
         try:
             here = devices.current()
@@ -59,9 +60,17 @@ def find_target(text: str | None) -> Device:
         return KNOWN["sm_90"] if here.is_interpreter else here
     kind, _, arch = text.partition(":")
     device = KNOWN.get({"cuda": f"sm_{arch}", "hip": arch}.get(kind, text))
-    if device is None or (kind == "hip" and device.vendor != "amd"):
-        raise UsageError(f"unknown target {text!r}: known are {', '.join(map(target_of, KNOWN.values()))}")
-    return device
+    if device is not None and (kind != "hip" or device.vendor == "amd"):
+        return device
+    targets = ", ".join(map(target_of, KNOWN.values()))
+    unknown = UsageError(f"unknown target {text!r}: known are {targets}, and GPUs by name, such as h200")
+    try:
+        named = device_names.named(text, ())
+    except DeviceError as e:
+        raise unknown from e
+    if named.is_interpreter:
+        raise unknown
+    return named
 
 
 def target_of(device: Device) -> str:

@@ -1,4 +1,4 @@
-"""The device that a slug or a driver's name stands for: one that a source has rows for, or a known one."""
+"""The device that a slug, a driver's name or a word such as h200 stands for: of a source's rows, or a known one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def named(name: object, sources: Iterable[Source]) -> Device:
-    """Return the device of a slug ("nvidia-h200-sm90-132") or of a name in any case ("NVIDIA H200").
+    """Return the device of a slug ("nvidia-h200-sm90-132"), or of a name in any case ("NVIDIA H200") or a word of it.
 
     Raises:
         DeviceError: there is none, or more than one; an architecture is not a device.
@@ -26,7 +26,7 @@ def named(name: object, sources: Iterable[Source]) -> Device:
     known = {device.slug: device for device in (INTERPRETER, *MODELS)}
     holding = {slug: source for source in sources for slug in source.slugs()}
     slugs = sorted({*known, *holding})
-    found = [slug for slug in slugs if slug == name] or [slug for slug in slugs if is_of(slug, name)]
+    found = matching(slugs, name)
     if len(found) == 1 and found[0] in holding:
         known |= {device.slug: device for device in holding[found[0]].devices()}
     if len(found) == 1 and found[0] in known:
@@ -37,7 +37,27 @@ def named(name: object, sources: Iterable[Source]) -> Device:
     raise DeviceError(f"unknown device {name!r}: expected one of {', '.join(slugs)}")
 
 
-def is_of(slug: str, name: str) -> bool:
+def matching(slugs: Iterable[str], name: str) -> list[str]:
+    """The slugs that a name stands for: itself; else those of devices called so; else those with it as a word."""
+    given = list(slugs)
+    if name in given:
+        return [name]
+    return [slug for slug in given if _is_of(slug, name)] or [slug for slug in given if name.lower() in _words(slug)]
+
+
+def is_named(slug: str, name: str | None) -> bool:
+    """Whether a name stands for a slug, among others perhaps; None stands for all."""
+    return name is None or bool(matching([slug], name))
+
+
+def _is_of(slug: str, name: str) -> bool:
     """Whether a slug is of a device that its driver calls by a name."""
     _, *rest = slug.rsplit("-", 2)
-    return len(rest) == 2 and slug == slug_of(name, rest[0], int(rest[1]) if rest[1].isdigit() else 0)
+    if len(rest) < 2:
+        return slug == INTERPRETER.slug and name.lower() == INTERPRETER.name.lower()
+    return slug == slug_of(name, rest[0], int(rest[1]) if rest[1].isdigit() else 0)
+
+
+def _words(slug: str) -> list[str]:
+    """The words of a device's name in its slug, without architecture and number of multiprocessors."""
+    return slug.split("-")[:-2]

@@ -49,7 +49,7 @@ class Wanted:
     """Which part of tables is brought; without arguments all of them.
 
     Attributes:
-        device: the slug or the name of the one device whose tables are; None for every device.
+        device: the slug, the name or a word of it of the device whose tables are; None for every device.
         families: what the problems of rows have in common with one of these, whatever their M and batch; None for all.
     """
 
@@ -58,7 +58,7 @@ class Wanted:
 
     def is_of(self, slug: str) -> bool:
         """Whether tables of a device are wanted."""
-        return self.device in (None, slug) or device_names.is_of(slug, str(self.device))
+        return device_names.is_named(slug, self.device)
 
     def part(self, table: Table) -> Table:
         """The wanted part of a table, which may have no row."""
