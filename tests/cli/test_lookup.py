@@ -145,6 +145,14 @@ def test_a_device_that_only_a_database_knows_can_be_named(run, tmp_path, make_da
     assert "expected one of" in err
 
 
+def test_a_slip_in_a_variable_that_would_stop_the_process_is_told(run, monkeypatch):
+    monkeypatch.setattr(strict, "_on", None)
+    monkeypatch.setenv("TUNER_STRICT", "yes")
+    code, out, err = run("lookup", "64x512x256")
+    assert (code, out) == (2, "")
+    assert err == "tuner: $TUNER_STRICT is 'yes': expected 1, to compile nothing while serving, or 0\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -262,6 +262,14 @@ def test_families_that_come_tuned_are_counted_and_one_command_brings_them(run, t
     assert (code, "own tables" in said, "tuner import" in said) == (0, False, False), err
 
 
+def test_only_families_that_are_written_are_counted(run, tmp_path, written):
+    """Some are for an M of 1 or 2 alone."""
+    path, out = written("llama"), tmp_path / "llama.csv"
+    code, said, err = run("model", path, "--m", "5", "--out", out)
+    assert code == 0, err
+    assert f"{len(rows(out))} families of LlamaForCausalLM" in said
+
+
 def test_a_suite_has_each_family_with_its_ms_and_calls(run, tmp_path, written):
     layers = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128}
     path = written("llama", **layers, num_key_value_heads=8, num_hidden_layers=32, vocab_size=128256)

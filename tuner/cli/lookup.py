@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from tuner.cli import kernel_options, options, output
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Device, current
+from tuner.lookup import strict
 from tuner.lookup.advice import command, how_to_tune
 from tuner.lookup.decision import TUNED, Decision
 from tuner.lookup.device_winners import DeviceWinners
@@ -64,6 +65,7 @@ def lookup(
     Prints the config, the match rule and the source. A database named with --db is asked before all other sources.
     Exits 1 if the config is only the default formula's, because nobody tuned this problem or a range that holds its M.
     """
+    strict.is_on()  # a slip in its variable would stop the process for which this answers
     if shape is not None and not kernels and not problems:
         said: dict[str, Any] = {"dtype": dtype, "layout": layout, "scaling": scaling, "precision": precision}
         problem = Problem(*parse_shape(shape), **said, invariant=invariant)

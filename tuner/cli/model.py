@@ -95,10 +95,9 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
             experts.quantization(name)
         except ModelError as e:
             click.echo(f"DTYPE of {e}", err=True)
-    _print(listed)
+    printed = quantity(_print(listed), "family")
     command = shlex.join(["tuner", "run", "--suite", str(out)])
-    families_said = quantity(len(gemms.all), "family")
-    click.echo(f"{out}: {families_said} of {type(built).__name__}; to tune them: {command}")
+    click.echo(f"{out}: {printed} of {type(built).__name__}; to tune them: {command}")
     if shipped:
         counts = ", ".join(f"{count} of these for {slug}" for slug, count in shipped.items())
         command = shlex.join(["tuner", "import", OWN, "--suite", str(out)])
@@ -119,14 +118,15 @@ def _shipped(suite: Path) -> dict[str, int]:
     return {slug: count for slug, families in sorted(held.items()) if (count := len(asked & families))}
 
 
-def _print(lines: Sequence[Line]) -> None:
-    """Print each family once, with all of its Ms."""
+def _print(lines: Sequence[Line]) -> int:
+    """Print each family once, with all of its Ms; return how many there are."""
     families: dict[tuple[str, ...], list[str]] = {}
     for line in lines:
         families.setdefault(tuple(line.cells()[name] for name in _SHOWN), []).append(line.ms)
     used = [at for at in range(len(_SHOWN)) if any(row[at] for row in families)]
     rows = [[",".join(ms), *(row[at] for at in used)] for row, ms in families.items()]
     output.print_table(["m", *(_SHOWN[at] for at in used)], rows, empty="")
+    return len(rows)
 
 
 def _say(gemms: ModelGemms, remark: str | None, commands: Sequence[str]) -> None:

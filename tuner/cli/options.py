@@ -175,8 +175,13 @@ def device_option(help_text: str) -> Callable[[F], F]:
     )
 
 
-def gpus_of(name: str) -> list[int | None]:
-    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context."""
+def gpus_of(name: str, *, several: bool = True) -> list[int | None]:
+    """Return the CUDA indices that `--device` names, [None] for the interpreter, without opening a CUDA context.
+
+    Args:
+        name: what was typed.
+        several: whether a message may advise several GPUs.
+    """
     if name == "interpreter":
         return [None]
     count, interpreting = _gpu_count()
@@ -190,7 +195,9 @@ def gpus_of(name: str) -> list[int | None]:
         )
         return [None]
     if not re.fullmatch(r"cuda:\d{1,9}(,cuda:\d{1,9})*", name):
-        raise UsageError(f"unknown device {name!r:.60}: expected auto, cuda:0, cuda:0,cuda:1 or interpreter")
+        raise UsageError(
+            f"unknown device {name!r:.60}: expected auto, cuda:0{', cuda:0,cuda:1' * several} or interpreter"
+        )
     indices = [int(part.removeprefix("cuda:")) for part in name.split(",")]
     if max(indices) >= count:
         if interpreting:
@@ -213,7 +220,7 @@ def gpu_of(name: str, who: str) -> int | None:
     """
     if "," in name:
         raise UsageError(f"--device {name}: {who} runs on one GPU, for instance --device cuda:0")
-    return gpus_of(name)[0]
+    return gpus_of(name, several=False)[0]
 
 
 def _gpu_count() -> tuple[int, bool]:
