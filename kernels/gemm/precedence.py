@@ -41,6 +41,8 @@ _SPLIT_K = 512
 _FEW_SUMMED = 64
 """`split_sum` is compared for more rows than this, up to `_SWAPPED_ROWS`."""
 _FEW_PLAIN_ROWS = 8
+_FEW_PLAIN_SUMS = 2048
+"""The most elements of a float32 output for which `split_k` is compared: its estimates of larger ones are too low."""
 _NARROW = 64
 """An output of at most so many columns is narrow: the count of 128x128 tiles says nothing about how to compute it."""
 _NARROWER, _SPLIT_ROWS = 32, 640
@@ -85,6 +87,12 @@ def _by_all_loads(problem: Problem, device: Device) -> bool:
 
 def _without_tensor_cores(problem: Problem, device: Device) -> bool:  # noqa: ARG001
     return not tile_resources.uses_tensor_cores(problem)
+
+
+def _few_plain_sums(problem: Problem, device: Device) -> bool:
+    """Match float32 with so small an output that `split_k` may sum it faster than `simt` (docs/decisions.md, 186)."""
+    few = problem.m * problem.n <= _FEW_PLAIN_SUMS and not problem.invariant
+    return few and device.arch == calibration.MEASURED_ON and _without_tensor_cores(problem, device)
 
 
 def _few_plain_rows(problem: Problem, device: Device) -> bool:
@@ -374,6 +382,7 @@ TABLE = (
     Line(4, "swap_ab", _unaligned),
     Line(4, "padded", _copied),
     Line(4, "simt", _without_tensor_cores),
+    Line(4, "split_k", _few_plain_sums),
     Line(4, "gemv", _one_calibrated_row),
     Line(3, "split_k", _few_tiles),
     Line(2, "persistent_tma", _second_tiles),

@@ -50,6 +50,27 @@ def test_kernels_that_load_through_pointers_come_first_on_the_interpreter(op, fi
     assert registry.serving(problem, INTERPRETER)[0].name in (first, "block_scaled")
 
 
+@pytest.mark.parametrize(
+    ("shape", "options", "kernel"),
+    [
+        # 0.55 and 0.57 of the time of `simt` (benchmarks/results/even-splits-first-h200.json, even-splits-h200.json).
+        ((16, 21, 11926), {}, "split_k"),
+        ((22, 12, 8175), {}, "split_k"),
+        # There `simt` takes 0.57 and 0.42 of its time, and is estimated to take as long and 0.90 of it.
+        ((73, 23, 34445), {}, "simt"),
+        ((13, 336, 8256), {}, "simt"),
+        ((32, 64, 6816), {}, "split_k"),
+        ((33, 64, 6816), {}, "simt"),  # more than 2,048 sums
+        ((22, 12, 8175), {"invariant": True}, "simt"),
+    ],
+    ids=str,
+)
+def test_tiny_outputs_of_float32_are_summed_by_split_k_where_it_is_estimated_faster(shape, options, kernel):
+    problem = Problem(*shape, dtype="fp32", layout="nt", **options)
+    assert registry.default_config(problem, H200).kernel == kernel
+    assert registry.default_config(problem, KNOWN["sm_80"]).kernel == "simt"  # nobody timed others
+
+
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn"])
 @pytest.mark.parametrize("m", [72, 4096])
 @pytest.mark.parametrize("k", [8, 16, 24])
