@@ -7,9 +7,10 @@ The trials are those of benchmarks/data/near-blocks-h200.db.xz: of `any_height_s
 estimate takes than the fastest one of the kernel, the geometric mean and the most: with today's constants, with those
 fitted here, and with constants fitted to the problems of four fifths, on the other fifth.
 `both` is the same of the two kernels' configs together, over the fastest of any kernel; `before` is of the second
-kernel's configs by the cost model alone, as defaults were before. `narrow` is `both` of problems with up to 256 columns,
-to which nothing is fitted (benchmarks/data/narrow-blocks-h200.db.xz), over the fastest trial of any kernel. `rank` is the fastest trial's among those of all
-kernels in the order of today's estimates: the median and nine in ten. Needs scipy.
+kernel's configs by the cost model alone, as defaults were before. `narrow` is `both` of problems with up to 256
+columns, to which nothing is fitted (benchmarks/data/narrow-blocks-h200.db.xz), over the fastest trial of any kernel.
+`rank` is the fastest trial's among those of all kernels in the order of today's estimates: the median and nine in ten.
+Needs scipy.
 """
 
 from __future__ import annotations
