@@ -284,6 +284,12 @@ def test_a_package_of_a_database_is_wrong_usage(tmp_path, run, db):
     assert run("export", tmp_path, "--db", db, "--format", "sqlite", "--package", "mylib.tuned")[0] == 2
 
 
+def test_a_device_is_named_by_a_word_of_its_name(tmp_path, run, db):
+    code, _, err = run("export", tmp_path / "out", "--db", db, "--device", "h200")
+    assert code == 0, err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"matmul--{H200.slug}.json"]
+
+
 def test_an_unknown_device_lists_the_known_ones(tmp_path, run, db):
     code, _, err = run("export", tmp_path / "out", "--db", db, "--device", "h300")
     assert code == 2

@@ -84,7 +84,7 @@ def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_runs_kno
     assert "the time budget is spent: 2 problems without a new winner; nothing was measured" in fresh.stderr
     unknown = tuner("run", "--suite", "small.csv", "--fresh-since", "zz")
     assert unknown.returncode == 1
-    assert unknown.stderr.splitlines()[-1] == "tuner: there is no run 'zz': `tuner show runs` lists those there are"
+    assert unknown.stderr.splitlines()[-1] == "tuner: there is no run 'zz': `tuner show runs` lists all"
 
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
         devices = database.execute(

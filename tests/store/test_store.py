@@ -419,3 +419,16 @@ def test_a_database_is_named_by_a_path_too_and_by_no_empty_word(tmp_path, monkey
     with pytest.raises(UsageError, match="name is empty"):
         Store.open("")
     assert not (tmp_path / "mine.db").exists()
+
+
+def test_runs_since_one_are_it_and_those_that_began_later_whatever_the_order_of_their_ids(store, device, environment):
+    runs = [store.begin_run(device, environment, argv=[], host="node1") for _ in range(17)]
+    with closing(sqlite3.connect(store.location)) as plain, plain:  # as of runs that were merged
+        plain.execute("UPDATE run SET started_at = '2020-01-01T00:00:00Z' WHERE run_id = ?", (runs[4].id,))
+        plain.execute("UPDATE run SET started_at = '2099-01-01T00:00:00Z' WHERE run_id = ?", (runs[0].id,))
+    assert store.runs_since(runs[14].name) == {runs[0].id, runs[14].id, runs[15].id, runs[16].id}
+    assert store.runs_since(runs[0].uuid) == {runs[0].id}
+    first = [run.uuid[0] for run in runs]
+    shared = next(digit for digit in first if first.count(digit) > 1)  # 17 runs, 16 digits
+    with pytest.raises(StoreError, match=f"several runs begin with '{shared}': `tuner show runs` lists them"):
+        store.runs_since(shared)

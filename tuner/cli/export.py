@@ -122,7 +122,11 @@ def _decided(
     if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
         return [], []
     with options.open_store(db) as store:
-        device = options.slug_in(store, device) if is_needed else device
+        try:
+            device = options.slug_in(store, device)
+        except UsageError:  # a device that has captured kernels alone
+            if is_needed:
+                raise
         winners = store.winners(device_slug=device)
         families = store.families(device_slug=device)
         location = store.location

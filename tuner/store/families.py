@@ -100,5 +100,5 @@ def _decided(row: RowMapping, ranges: list[Range] | None) -> DecidedFamily:
         found = Family(problem_of(row).group(), tuple(sorted(ranges)), check, batches)
     except ProblemError as e:
         raise StrayValue(f"{place} cannot be used: {e}") from e
-    place_of = value_of(Device, device, row), value_of(Environment, environment, row)
-    return DecidedFamily(*place_of, found, row[family.c.decided_at], row[family.c.run_id])
+    where = value_of(Device, device, row), value_of(Environment, environment, row)
+    return DecidedFamily(*where, found, row[family.c.decided_at], row[family.c.run_id])

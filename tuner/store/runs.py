@@ -74,12 +74,11 @@ class Run:
 def since(connection: Connection, name: str) -> frozenset[int]:
     """Return the ids of a run and of those that began later; see `Store.runs_since`."""
     run = models.run.c
-    found = connection.execute(
-        select(run.run_id, run.started_at).where(run.uuid.startswith(name, autoescape=True))
-    ).all()
+    named = select(run.run_id, run.started_at).where(run.uuid.startswith(name, autoescape=True))
+    found = connection.execute(named).all() if name else ()
     if len(found) != 1:
-        what = f"several runs begin with {name!r}" if found else f"there is no run {name!r}"
-        raise StoreError(f"{what}: `tuner show runs` lists those there are")
+        what, those = (f"several runs begin with {name!r}", "them") if found else (f"there is no run {name!r}", "all")
+        raise StoreError(f"{what}: `tuner show runs` lists {those}")
     ((number, began),) = found
     later = or_(run.started_at > began, and_(run.started_at == began, run.run_id >= number))
     return frozenset(connection.execute(select(run.run_id).where(later)).scalars())
