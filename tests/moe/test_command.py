@@ -282,23 +282,33 @@ def test_a_budget_that_ends_before_anything_is_tuned_writes_no_file_and_says_whi
     assert "the time budget is spent: not tuned: M 1, 8;" in err
 
 
-def test_both_sweeps_of_sglangs_gemms_share_the_budget(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("words", "since"), [((), (None, None)), (("--fresh",), (None, "ab12")), (("--fresh-since", "cd"), ("cd", "cd"))]
+)
+def test_both_sweeps_of_sglangs_gemms_share_the_budget_and_what_counts(tmp_path, monkeypatch, capfd, words, since):
     monkeypatch.chdir(tmp_path)
-    budgets_s = []
+    budgets_s, fresh, fresh_since = [], [], []
 
     def sweep(_store, problems, _gpus, plan, **_):
         budgets_s.append(plan.time_budget_s)
+        fresh.append(plan.fresh)
+        fresh_since.append(plan.fresh_since)
         if len(budgets_s) == 2:
             raise KernelError("both have begun")
         time.sleep(1)
         rows = {"gate_up": 16, "down": 32}
         won = {gemm: tuning.space.config_of("sglang", {"BLOCK_SIZE_M": m}) for gemm, m in rows.items()}
         winners = [SimpleNamespace(problem=each, config=won[each["gemm"]]) for each in problems(INTERPRETER)]
-        return SimpleNamespace(is_spent=False, problems=[SimpleNamespace(winner=winner) for winner in winners])
+        won = [SimpleNamespace(winner=winner) for winner in winners]
+        return SimpleNamespace(
+            is_spent=False, problems=won, fresh_since=plan.fresh_since or ("ab12" if plan.fresh else None)
+        )
 
     monkeypatch.setattr("tuner.sweep.run.sweep", sweep)
     with pytest.raises(SystemExit):
-        main(["moe", *SIZES, "--m", "1", "--for", "sglang", "--time-budget", "10s", *WHERE])
+        main(["moe", *SIZES, "--m", "1", "--for", "sglang", "--time-budget", "10s", *words, *WHERE])
+    assert fresh == [bool(words)] * 2
+    assert tuple(fresh_since) == since
     assert "both have begun" in capfd.readouterr().err
     first_s, second_s = budgets_s
     assert 0 < first_s <= 10
