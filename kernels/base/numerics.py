@@ -76,7 +76,7 @@ def max_imprecise(problem: Problem, block_size_k: int) -> int | None:
 
 
 def _spread(scales: torch.Tensor, like: torch.Tensor, *, rows: int) -> torch.Tensor:
-    """Repeat the scales of blocks of `rows` rows (1 or 128) and 128 columns, so that each element has its own."""
+    """Repeat the block scales of `rows` rows (1 or 128) and 128 columns, so that each element has its own."""
     spread = scales.double().repeat_interleave(rows, 0).repeat_interleave(SCALE_GROUP, 1)
     return spread[: like.shape[0], : like.shape[1]]
 

@@ -229,7 +229,7 @@ def _scales(problem: Problem, values: Values) -> tuple[torch.Tensor | None, torc
     if shapes is None:
         return None, None
     largest = _INT8_UNIT if problem.a_dtype == "int8" else 1.0
-    # Kernels that quantize store scales of blocks with contiguous columns for A, and in the weight's layout for B.
+    # Kernels that quantize store block scales with contiguous columns for A, and in the weight's layout for B.
     scale_a, scale_b = (_turned(values.scales(shape[::-1], largest)) for shape in shapes)
     return scale_a, scale_b
 

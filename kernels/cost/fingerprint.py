@@ -36,7 +36,7 @@ _OF_BLOCKS = (
     ("block_scaled", Loop(by_tma=False), 16),
     ("block_scaled_warp_specialized", Loop(by_tma=True, persistent=True, specialized=True), 8),
 )
-"""Kernels of operands with scales of blocks, and rows of their tiles."""
+"""Kernels of operands with block scales, and rows of their tiles."""
 _LATE = {refinements.PDL_TRIGGER: refinements.AFTER_LAST_STEP, "num_stages": 3}
 _VARIANTS: tuple[Mapping[str, Value], ...] = (
     {"num_stages": 1},

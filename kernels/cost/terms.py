@@ -46,7 +46,7 @@ step (`refinements.PDL_TRIGGER`): it takes no room, and comes between no program
 SCALING_CYCLES = 400.0
 """Cycles that scaling adds to one step along K where the products of one step are scaled before the next is multiplied.
 
-Fitted on the four problems with scales of blocks in benchmarks/data/landscapes-h200.json.gz.
+Fitted on the four problems with block scales in benchmarks/data/landscapes-h200.json.gz.
 """
 
 

@@ -294,7 +294,7 @@ def scales_of(
     kind = _scaling_kind(a, b, scale_a, scale_b)
     if kind == "block":
         if name == "int8":
-            raise InputError("scales of blocks are for fp8, a is int8: expected scales of rows, [M, 1] and [1, N]")
+            raise InputError("block scales are for fp8, a is int8: expected row scales, [M, 1] and [1, N]")
         return kind, scale_a.reshape(math.prod(a.shape[:-1]), scale_a.shape[-1]), scale_b
     scale_a, scale_b = scale_a.reshape(-1), scale_b.reshape(-1)
     for which, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
@@ -329,7 +329,7 @@ def fast_accum_of(a: torch.Tensor, fast_accum: bool | None, scaling: str) -> boo
     if not dtypes.is_fp8(name := dtypes.name_of(a.dtype)):
         raise InputError(f"fast_accum is for fp8 operands, a is {name}: leave it out")
     if fast_accum and scaling == "block":
-        raise InputError("fast_accum cannot be with scales of blocks, which sum 128 products at a time: leave it out")
+        raise InputError("fast_accum cannot be with block scales, which sum 128 products at a time: leave it out")
     return fast_accum
 
 

@@ -183,12 +183,12 @@ WRONG = {
     "scale_b is not contiguous: expected stride 1; use scale_b.contiguous()": lambda: matmul(
         ok(4, 4), ok(4, 4), scale_a=torch.ones(4), scale_b=torch.ones(8)[::2]
     ),
-    "scales of blocks are for fp8, a is int8": lambda: matmul(
+    "block scales are for fp8, a is int8": lambda: matmul(
         i8(4, 256), i8(256, 4), scale_a=torch.ones(4, 2), scale_b=torch.ones(2, 1)
     ),
     "fast_accum is 1: expected True, False or None": lambda: matmul(ok(4, 4), ok(4, 4), fast_accum=1),
     "fast_accum is for fp8 operands, a is float16": lambda: matmul(ok(4, 4).half(), ok(4, 4).half(), fast_accum=True),
-    "fast_accum cannot be with scales of blocks": lambda: matmul(
+    "fast_accum cannot be with block scales": lambda: matmul(
         ok(4, 256), ok(256, 4), scale_a=torch.ones(4, 2), scale_b=torch.ones(2, 1), fast_accum=True
     ),
     "out_dtype is bfloat16: expected int32; leave out_dtype= away": lambda: matmul(

@@ -49,12 +49,12 @@ UNSERVED = [
     (
         bf16(306, 1024, 14336, dtype="e4m3"),
         H200,
-        "float8_e4m3fn: it is for operands of 16 bits, or with scales of blocks",
+        "float8_e4m3fn: it is for operands of 16 bits, or with block scales",
     ),
     (
         bf16(80, 1024, 14336, dtype="e4m3", scaling="row"),
         H200,
-        "it is for operands of 16 bits, or with scales of blocks",
+        "it is for operands of 16 bits, or with block scales",
     ),
     (bf16(80, 12288, 4104, dtype="e4m3", scaling="block"), H200, "not aligned: TMA takes addresses"),
     (bf16(80, 65536, 4096, dtype="e4m3", scaling="block"), H200, "80x65536 sums: its tiles, in clusters that split"),
@@ -189,9 +189,9 @@ BY_BLOCKS = Config(
     [
         (
             {"BLOCK_SIZE_M": 256, "num_stages": 4},
-            "a tile of 256x128 with scales of blocks: up to 128 rows, 192 columns",
+            "a tile of 256x128 with block scales: up to 128 rows, 192 columns",
         ),
-        ({"BLOCK_SIZE_N": 256, "num_stages": 4}, "a tile of 80x256 with scales of blocks"),
+        ({"BLOCK_SIZE_N": 256, "num_stages": 4}, "a tile of 80x256 with block scales"),
         ({"BLOCK_SIZE_M": 88, "num_stages": 7}, "88 rows without a cluster: a block stores 16 at a time"),
         ({"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 192, "num_warps": 12, "num_stages": 4}, "a thread would hold 64 sums"),
         ({"num_stages": 9}, "shared memory"),

@@ -33,7 +33,7 @@ E4M3 = {"dtype": "e4m3"}
         (Problem(512, 512, 512, layout="nn", dtype="bf16"), H200, "do not run along K"),
         (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="ieee"), H200, "do not run along K"),
         (Problem(512, 512, 512, layout="nn", dtype="fp32", precision="tf32x3"), H200, "tf32x3"),
-        (Problem(512, 512, 512, layout="nn", scaling="block", **E4M3), H200, "scales of blocks"),
+        (Problem(512, 512, 512, layout="nn", scaling="block", **E4M3), H200, "block scales"),
         (Problem(64, 512, 512, layout="nn", **TF32), H200, "copies pay from"),
         (Problem(512, 63, 512, layout="nn", **TF32), H200, "copies pay from"),
         (Problem(512, 512, 63, layout="nn", **TF32), H200, "copies pay from"),

@@ -335,7 +335,7 @@ def _spanning(first_m: int, last: Problem, batches: Batches | None) -> str:
 def ms_of_each_kind(problem: Problem, first_m: int, last_m: int) -> list[int]:
     """Ms of a family's range on which binaries may depend: its ends, powers of two and neighbours, multiples of 16.
 
-    `gemv` has M's power of two in its binary, and TMA reads scales of rows that 16 bytes divide.
+    `gemv` has M's power of two in its binary, and TMA reads row scales that 16 bytes divide.
     """
     ms = ms_within(problem, first_m, last_m)
     powers = (1 << exponent for exponent in range(first_m.bit_length() - 1, last_m.bit_length()))

@@ -8,7 +8,7 @@ them. So results are deterministic, and partial sums do not pass through global 
 A cluster may have several tiles side by side, whose blocks of the same split load the same rows of A or columns of B at
 about the same time. The L2 serves requests of neighbours for the same lines together (docs/lessons.md).
 
-With scales of blocks a stage holds those of its step, too, and each step's products are scaled (`scaled_steps`).
+With block scales a stage holds those of its step, too, and each step's products are scaled (`scaled_steps`).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Tile(NamedTuple):
 
     @property
     def has_two_sets(self) -> bool:
-        """Whether one step's products are scaled while the next is multiplied, with scales of blocks."""
+        """Whether one step's products are scaled while the next is multiplied, with block scales."""
         return bool(scaled_steps.has_two_sets(_Widths(self.columns // WGMMA_ROWS, self.rows)))
 
     def count(self, problem: Problem) -> int:
@@ -88,7 +88,7 @@ class Tile(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What `modelled_us` is fitted by (benchmarks/fit/any_height_split.py; with scales of blocks block_scaled.py).
+    """What `modelled_us` is fitted by (benchmarks/fit/any_height_split.py; with block scales block_scaled.py).
 
     Attributes:
         l2_bytes: bytes a cycle that the L2 sends each multiprocessor if all of them load, those for neighbours that
@@ -120,7 +120,7 @@ SCALED = Constants(
     split_cycles=1055.0,
     scaled_cycles=2.35,
 )
-"""The same with scales of blocks."""
+"""The same with block scales."""
 
 
 def constants_of(problem: Problem) -> Constants:

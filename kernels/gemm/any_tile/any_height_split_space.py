@@ -1,7 +1,7 @@
 """The search space of `any_height_split`: tiles so few that clusters which split their sums all run at once.
 
 A tile has any share of A's rows, and each SPLIT_K blocks of a cluster share its sum; a cluster of more blocks than that
-has several tiles, side by side along N, or with SHARE_B along M. With scales of blocks a block may sum a tile alone.
+has several tiles, side by side along N, or with SHARE_B along M. With block scales a block may sum a tile alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Limits(NamedTuple):
 
 _PLAIN = _Limits((*range(32, 257, 8),), (2, 4, 8), {1: 128, 2: 208, 3: 96})
 _SCALED = _Limits((*range(16, int(scaled_steps.MOST_COLUMNS) + 1, 8),), (1, 2, 4, 8), {1: 64, 2: 64, 3: 56})
-"""With scales of blocks, where a thread holds products besides its sums."""
+"""With block scales, where a thread holds products besides its sums."""
 
 
 def _limits(problem: Problem) -> _Limits:
@@ -75,7 +75,7 @@ def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     scaled = problem.scaling == "block"
     if dtype.ITEMSIZE[problem.a_dtype] != 2 and not scaled:
-        return f"{problem.dtype_label}: it is for operands of 16 bits, or with scales of blocks"
+        return f"{problem.dtype_label}: it is for operands of 16 bits, or with block scales"
     unserved = any_height_tile.unserved_scaled if scaled else any_height_tile.unserved
     if reason := unserved(problem, device):
         return reason
@@ -227,7 +227,7 @@ def _shape(config: Config, problem: Problem, device: Device) -> str | None:  # n
     if config.integer(refinements.NUM_CTAS, 1) == 1 and rows % STEP:
         return f"{rows} rows without a cluster: a block stores {STEP} at a time"
     if problem.scaling == "block" and (columns == max(WARPS) or rows > max(_SCALED.heights)):
-        return f"a tile of {rows}x{columns} with scales of blocks: up to {max(_SCALED.heights)} rows, 192 columns"
+        return f"a tile of {rows}x{columns} with block scales: up to {max(_SCALED.heights)} rows, 192 columns"
     return any_width_space.no_step(config.integer("BLOCK_SIZE_M"), "rows", config, problem, UNIT)
 
 

@@ -49,7 +49,7 @@ def unserved(problem: Problem, device: Device) -> str | None:
 
 
 def unserved_scaled(problem: Problem, device: Device) -> str | None:
-    """The same with scales of blocks, where a program adds each step's products."""
+    """The same with block scales, where a program adds each step's products."""
     return any_width_space.unsuited(problem.unscaled(), device, _DTYPES)
 
 

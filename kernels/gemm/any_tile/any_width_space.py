@@ -165,7 +165,7 @@ def ring_bytes(config: Config, problem: Problem) -> int:
 
 
 def scale_rows(problem: Problem) -> int:
-    """Rows of 128 bytes of a stage for scales of blocks."""
+    """Rows of 128 bytes of a stage for block scales."""
     return int(scaled_steps.SCALE_ROWS) if problem.scaling == "block" else 0
 
 

@@ -1,4 +1,4 @@
-"""Sums of fp8 products with scales of blocks in tiles of any height: each step's are scaled, then added. In Gluon.
+"""Sums of fp8 products with block scales in tiles of any height: each step's are scaled, then added. In Gluon.
 
 The device computes the transposed output: rows of a tile are columns of the weight, 128 of which share a scale with 128
 elements along K, and columns are rows of A, of which each has its own. A stage ends with the scales of its step, which
@@ -42,7 +42,7 @@ COPIERS = gl.constexpr(32)
 
 @gluon.constexpr_function
 def stage_rows(FIXED):  # noqa: ANN201  jit bodies take no such annotation
-    """Rows of 128 bytes of a stage: of A, of B, and for scales of blocks."""
+    """Rows of 128 bytes of a stage: of A, of B, and for block scales."""
     operands = FIXED.BLOCK_SIZE_M + loaded_columns(FIXED.BLOCK_SIZE_N, FIXED.B_TRANSPOSED)
     return operands + (SCALE_ROWS.value if FIXED.SCALING == "block" else 0)
 

@@ -1,1 +1,1 @@
-"""GEMMs of fp8 operands with scales of blocks."""
+"""GEMMs of fp8 operands with block scales."""

@@ -1,4 +1,4 @@
-"""The `block_scaled_warp_specialized` kernel: fp8 operands with scales of blocks (`scaling` "block") on Hopper.
+"""The `block_scaled_warp_specialized` kernel: fp8 operands with block scales (`scaling` "block") on Hopper.
 
 In Gluon. Scales come through the ring of stages with the operands, by TMA if it can read them where they are.
 """

@@ -1,4 +1,4 @@
-"""A persistent GEMM of fp8 operands with scales of blocks, for Hopper: one warp loads, warpgroups multiply. In Gluon.
+"""A persistent GEMM of fp8 operands with block scales, for Hopper: one warp loads, warpgroups multiply. In Gluon.
 
 As in `warp_specialized_kernel` the loading warp fills a ring of stages, but here a stage also holds the scales of its
 step: what multiplies never waits for global memory. A warpgroup has two sets of products. While the tensor cores

@@ -35,7 +35,7 @@ _SCALES_AHEAD = 32
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if problem.scaling != "block":
-        return f"scaling is {problem.scaling!r}: it takes scales of blocks"
+        return f"scaling is {problem.scaling!r}: it takes block scales"
     if reason := elsewhere(device) or tma_space.supports(problem.unscaled(), device):
         return reason
     if problem.layout != "nt":

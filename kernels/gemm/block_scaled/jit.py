@@ -1,4 +1,4 @@
-"""A GEMM of fp8 operands with scales of blocks: 1x128 in one operand, and 128x128 in the other.
+"""A GEMM of fp8 operands with block scales: 1x128 in one operand, and 128x128 in the other.
 
 Linear layers of vLLM, SGLang and DeepSeek have such scales for their activations and weights. A step along K is one
 block long: the tensor cores sum its products, which are then scaled and added to float32 sums.

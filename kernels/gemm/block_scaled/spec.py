@@ -68,7 +68,7 @@ _parts = launches.parts_of(block_scaled_kernel.matmul_kernel)
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
     if problem.scaling != "block":
-        return f"scaling is {problem.scaling!r}: it takes scales of blocks"
+        return f"scaling is {problem.scaling!r}: it takes block scales"
     return pointer_space.supports_operands(problem, device)
 
 

@@ -28,7 +28,7 @@ from tuner.problem import Problem
 
 VERSION = 1
 _REGISTERS = warp_specialized.TWO_WARPGROUPS
-"""With scales of rows and a bias besides, 128x192 spills 88 bytes of a thread; no other tile does (compiled for sm_90,
+"""With row scales and a bias besides, 128x192 spills 88 bytes of a thread; no other tile does (compiled for sm_90,
 stored by TMA)."""
 
 

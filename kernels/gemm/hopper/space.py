@@ -47,7 +47,7 @@ _FEWEST_TRANSPOSED_ROWS = 33
 
 def supports(problem: Problem, device: Device) -> str | None:
     """Why the kernel cannot serve a problem on a device, or None."""
-    plain = problem.unscaled() if problem.scaling == "block" else problem  # `tma_space` refuses scales of blocks
+    plain = problem.unscaled() if problem.scaling == "block" else problem  # `tma_space` refuses block scales
     if reason := elsewhere(device) or tma_space.supports(plain, device):
         return reason
     if problem.invariant and by_steps(problem):

@@ -118,7 +118,7 @@ def _destination(matrix: torch.Tensor, rows: int, columns: int, ctas: int) -> Te
 
 
 def scale_strides(operands: Operands) -> tuple[int | None, ...]:
-    """The strides of A's and of B's scales of blocks, or None for other kinds of scales."""
+    """The strides of A's and of B's block scales, or None for other kinds of scales."""
     if operands.problem.scaling != "block":
         return (None,) * 4
     assert operands.scale_a is not None

@@ -75,7 +75,7 @@ def refused(problem: Problem, device: Device) -> str | None:
     if not tile_resources.uses_tensor_cores(problem) or tile_resources.suits_wgmma(problem):
         return "it is for TF32 and operands of 8 bits that do not run along K"
     if problem.scaling == "block":
-        return "scales of blocks"
+        return "block scales"
     if problem.precision == "tf32x3":
         return "tf32x3: operands pass through registers anyway"
     if problem.m < _FEWEST_ROWS or min(problem.n, problem.k) < _LEAST:

@@ -97,7 +97,7 @@ def ties(config: Config) -> int:
 def shared_bytes(config: Config, problem: Problem, device: Device) -> int:
     """Shared memory of one block: the pipeline and, in addition, the tile that is being stored."""
     block_m, block_n, _ = tile_resources.tile(config)
-    # Threads also exchange scales of rows, with 4 warps.
+    # Threads also exchange row scales, with 4 warps.
     scales = 4 * max(block_m, block_n) if problem.scaling == "row" else 0
     stored = block_m * block_n * dtype.ITEMSIZE[problem.out_dtype]
     return tma_space.pipeline_bytes(config, problem, device) + stored + scales
