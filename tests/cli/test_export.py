@@ -203,6 +203,17 @@ def test_a_package_holds_the_tables_and_the_lines_to_add_are_printed(tmp_path, r
     assert '"mylib.tuned" = ["*.json"]' in out
 
 
+@pytest.mark.parametrize("name", ["lnt", "mylib.lnt", "mylib.lnt.tuned"])
+def test_a_package_does_not_hide_a_module(tmp_path, run, db, name):
+    (tmp_path / "mylib").mkdir()
+    for module in (tmp_path / "lnt.py", tmp_path / "mylib" / "lnt.py"):
+        module.write_text("ln_bwd = 1")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = run("export", tmp_path, "--db", db, "--package", name)
+    assert (code, "lnt.py is a module, which a package " in err) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_package_that_is_there_keeps_its_own_files(tmp_path, run, db):
     (tmp_path / "space" / "tuned").mkdir(parents=True)  # a namespace package: it must not become another kind
     (tmp_path / "space" / "tuned" / "__init__.py").write_text("X = 1\n")

@@ -262,6 +262,21 @@ def test_families_that_come_tuned_are_counted_and_one_command_brings_them(run, t
     assert (code, "own tables" in said, "tuner import" in said) == (0, False, False), err
 
 
+def test_what_somebody_edited_or_another_program_wrote_is_kept(run, tmp_path, written):
+    out = tmp_path / "llama.csv"
+    typed = ("model", written("llama"), "--m", "1", "--out", out)
+    assert run(*typed)[0] == 0
+    assert run(*typed)[0] == 0, "nobody edited it"
+    for text in (out.read_text() + "# edited\n", "important,data\n"):
+        out.write_text(text)
+        code, _, err = run(*typed)
+        assert (code, err.strip()) == (
+            2,
+            f"tuner: {out} was edited, or another program's: name another with --out, or move it away",
+        )
+        assert out.read_text() == text
+
+
 def test_only_families_that_are_written_are_counted(run, tmp_path, written):
     """Some are for an M of 1 or 2 alone."""
     path, out = written("llama"), tmp_path / "llama.csv"

@@ -24,6 +24,7 @@ from tuner.problem.family import ladders
 from tuner.store.engine import UnavailableError
 from tuner.store.records import KernelVersion, Outcome, State, Trial
 from tuner.store.store import RunStatus, Store
+from tuner.sweep.counted import Counted
 from tuner.sweep.plan import Plan
 from tuner.sweep.strategies import EXHAUSTIVE
 from tuner.version import __version__
@@ -138,11 +139,11 @@ def test_under_fresh_a_node_is_told_what_a_dead_one_of_its_fleet_measured_and_no
     before = store.begin_run(hello.device, hello.environment, argv=[], host="h")
     store.record(before, [Trial(problem, older, kernel, outcome)])
     store.end_run(before, RunStatus.DONE)
-    fleet = Ledger(store, lambda _device: [problem], {}, counted=frozenset())
+    fleet = Ledger(store, lambda _device: [problem], {}, counted=Counted(frozenset()))
     store.record(fleet.join("dies", hello, 0.0), [Trial(problem, measured, kernel, outcome)])
     fleet.leave("dies", "the machine is gone")
     fleet.join("lives", hello, 0.0)
-    question = ("settled_here", (hello.device, hello.environment, problem, (kernel,)), {})
+    question = ("settled", (hello.device, hello.environment, problem, (kernel,)), {})
     fleet.take({"lives": Delivery(question=question)}, threading.Event(), 0.0)
     assert set(fleet.orders("lives", 0.0, stop=False).answer.value) == {measured}
 

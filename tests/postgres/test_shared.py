@@ -13,11 +13,12 @@ from sqlalchemy import func, select, update
 
 from tuner.hardware.device import KNOWN, Environment
 from tuner.problem import Problem
-from tuner.problem.family import ladders
+from tuner.problem.family import Family, Range, ladders
 from tuner.store import models, runs
 from tuner.store.store import RunStatus, Store
 from tuner.sweep import shared_agenda
 from tuner.sweep.agenda import Agenda
+from tuner.sweep.counted import Counted
 from tuner.sweep.ladder import Result
 from tuner.sweep.shared_agenda import SharedAgenda
 
@@ -189,6 +190,28 @@ def test_runs_that_begin_at_once_do_not_each_keep_a_ladder_that_the_other_waits_
                 if agenda.is_waiting:
                     agenda.look_again(1)
         assert (first.problems, second.problems) == ([], [])
+
+
+def test_a_run_that_waits_counts_the_run_that_it_waits_for_and_its_families(url, monkeypatch):
+    monkeypatch.setattr(shared_agenda, "PAUSE_S", 0.0)
+    (ladder,) = ladders(range(1, 3), lambda m: Problem(m, 16, 16))
+    with Store.open(url) as store:
+        past, first = begin(store), begin(store)
+        counted, agenda = Counted(frozenset({first.id}), first.uuid), Agenda([], [ladder])
+        waits, other = SharedAgenda(store, first, agenda, counted), begin(store)
+        known = []
+        monkeypatch.setattr(agenda, "know", known.extend)
+        for run in (past, other):
+            store.record_family(run, Family(ladder.family, (Range(1, 2, 2, "measured"),)))
+            waits.know_families()
+        assert known == []
+        assert store.claim(other, ladder.at(ladder.last_m), begin=True)
+        assert waits.take() is None
+        store.release(other, [ladder.at(ladder.last_m)])
+        waits.look_again(1)
+        assert counted.ids == {first.id, other.id}
+        assert [each.run_id for each in known] == [other.id]
+        assert waits.take() is not None
 
 
 @pytest.mark.parametrize("other", [(B200, ENVIRONMENT), (H200, Environment("3.6.0", "2.13.0", "", "", "3.11"))])

@@ -255,12 +255,28 @@ def test_a_missing_file_is_not_made_by_a_reader(tmp_path):
             "mysql://...: neither SQLite nor PostgreSQL: expected a path, or postgresql://user@",
         ),
         ("nosuchbase://u:secret@host/x", "expected a path, or postgresql://user@host/name"),
+        ("postgresql:/u:secret@host/x", "postgresql:/...: expected a path, or postgresql://user@host/name"),
+        ("postgresql//u:secret@host/x", "a path that begins like that is ./postgresql//..."),
+        ("postgres:u:secret@host/x", "postgres:...: expected a path, or postgresql://user@host/name"),
+        ("host=h password=secret dbname=x", "host=...: expected a path, or postgresql://user@host/name"),
+        ("postgresql://u:secret@host", "postgresql://...: names no database: expected postgresql://user@host/name"),
+        ("postgres://u:secret@host/", "names no database: expected postgresql://user@host/name"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, message):
+def test_a_url_that_cannot_be_used_is_one_line_without_its_password(location, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match=re.escape(message)) as raised:
         Store.open(location)
     assert "secret" not in one_line(raised)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_may_begin_as_a_server_s_url_does_and_libpq_s_shorter_scheme_is_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Store.open("./postgresql/x.db").close()
+    assert (tmp_path / "postgresql" / "x.db").exists()
+    assert locate("postgres://u@host/x").label == locate("postgresql://u@host/x").label
+    assert locate("postgresql:///?service=fleet").path is None
 
 
 def test_a_sqlite_url_names_a_file(tmp_path):

@@ -319,6 +319,21 @@ def test_a_fresh_sweep_that_was_stopped_goes_on_where_it_stopped(faulty, store, 
     assert [each.reason for each in report.problems] == ["already tuned" if again == "since" else "", "", ""]
 
 
+def test_a_ladder_that_a_counted_run_finished_is_not_tuned_again_for_winners_that_do_not_count(faulty, store):
+    """Winners of before lie at other Ms than the ladder's own, as after a change of its points."""
+    problem = faulty(configs=2)
+    (ladder,) = ladders(range(1, 33), problem.with_m)
+    others = [m for m in range(1, 33) if problem.with_m(m) not in ladder.rungs]
+    sweep(store, [problem.with_m(m) for m in others], [None], Plan(EXHAUSTIVE))
+    fresh = sweep(store, [ladder], [None], Plan(EXHAUSTIVE, fresh=True))
+    assert fresh.families
+    trials = len(store.trials())
+    again = sweep(store, [ladder], [None], Plan(EXHAUSTIVE, fresh=True, fresh_since=fresh.fresh_since))
+    assert len(store.trials()) == trials
+    assert {each.reason for each in again.problems} <= {"already tuned"}
+    assert not again.families
+
+
 @pytest.mark.parametrize(("name", "what"), [("7%", "there is no run '7%'"), ("", "there is no run ''")])
 def test_a_sweep_goes_on_from_no_run_that_is_not_there(faulty, store, name, what):
     for _ in range(2):

@@ -121,12 +121,13 @@ def _decided(
 ) -> tuple[list[Winner], list[DecidedFamily]]:
     if not is_needed and db is None and (path := sqlite_path(database_location())) is not None and not path.exists():
         return [], []
+    from tuner.lookup import device_names
+
     with options.open_store(db) as store:
-        try:
+        slugs = [row.device.slug for row in store.devices()]
+        # A device may have captured kernels alone.
+        if is_needed or (device is not None and device_names.matching(slugs, device)):
             device = options.slug_in(store, device)
-        except UsageError:  # a device that has captured kernels alone
-            if is_needed:
-                raise
         winners = store.winners(device_slug=device)
         families = store.families(device_slug=device)
         location = store.location

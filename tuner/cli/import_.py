@@ -31,7 +31,12 @@ SUITE, CANDIDATES = "imported.csv", "imported.candidates.json"
     type=options.Place(),
     help="For tables: only the families of these problems, at every M that they were tuned for; may be repeated.",
 )
-@click.option("--device", metavar="SLUG", help="For tables: only this device, by its slug or its name.")
+@click.option(
+    "--device",
+    callback=options.not_empty,
+    metavar="NAME",
+    help="For tables: only devices called so, by slug, name or a word of it.",
+)
 @kernel_files.with_kernels_option
 @kernel_options.kernel_option
 @options.json_option

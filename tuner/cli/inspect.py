@@ -10,7 +10,7 @@ import click
 
 from tuner import files
 from tuner.cli import kernel_options
-from tuner.cli.options import Place, json_option
+from tuner.cli.options import Place, json_option, not_empty
 from tuner.cli.output import print_json, quantity
 from tuner.errors import TunerError, UsageError
 from tuner.hardware.device import Device
@@ -38,6 +38,7 @@ _ALL = tuple(dict.fromkeys(stage for stages in STAGES.values() for stage in stag
 @click.option("--diff", nargs=2, metavar="CONFIG CONFIG", help="Show two configs, each as for --config, side by side.")
 @click.option(
     "--target",
+    callback=not_empty,
     metavar="cuda:90|hip:gfx942",
     help="Compile for this GPU, which this machine need not have. [default: this machine's, else cuda:90]",
 )

@@ -38,7 +38,8 @@ from tuner.problem import Problem, parse_shape
 @click.option(
     "--device",
     "slug",
-    metavar="SLUG|ARCH",
+    callback=options.not_empty,
+    metavar="NAME|ARCH",
     help="Look up for another device. [default: this machine's, or interpreter]",
 )
 @options.db_option

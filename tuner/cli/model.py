@@ -16,6 +16,7 @@ from tuner.errors import ModelError, TableError, UsageError
 from tuner.files import write_text
 from tuner.lookup.sources import OWN
 from tuner.models import config as configs
+from tuner.models import written_suites
 from tuner.models.lines import Line, dumps
 from tuner.models.sizes import Sizes
 from tuner.moe import model as experts
@@ -64,6 +65,8 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
         raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out}.csv")
     if not out.parent.is_dir():
         raise ModelError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
+    if written_suites.is_edited(out):
+        raise UsageError(f"{out} was edited, or another program's: name another with --out, or move it away")
     config = configs.load(name)
     precision = configs.take_precision(config, asked)
     built = configs.build(config, precision.dtype)
@@ -74,7 +77,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     gemms = families.find(built, precision, tp=tp)
     listed = families.lines(gemms, ms)
     text = dumps(listed, f"The GEMMs and norms of {name}, by `tuner model`; count: how often a step calls each.")
-    write_text(out, text, error=ModelError)
+    write_text(out, written_suites.signed(text), error=ModelError)
     commands = families.moe_commands(gemms, experts.quantization_options(name, asked))
     shipped = _shipped(out)
     if as_json:

@@ -153,7 +153,8 @@ def moe(**typed: Any) -> int:
     not_played = task.ms[len(rows) :]
     _say(task, rows, written, not_tuned, not_played, as_json=asked.as_json)
     if ended is not None:
-        click.echo(f"not timed: M {moe_files.listed(not_played)}; the same command times every row again", err=True)
+        again = f"the same command {how_to_resume(fresh_since)}times every row again"
+        click.echo(f"not timed: M {moe_files.listed(not_played)}; {again}", err=True)
         raise ended
     return 0 if all(row.configs for row in rows) and not not_tuned else 1
 

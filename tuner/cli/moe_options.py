@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.cli.options import check_fresh_since
 from tuner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class MoeOptions:
         for name, value in (*tuning, ("fresh-since", self.fresh_since)):
             if self.play_only and value:
                 raise UsageError(f"--{name} is for tuning, and --play-only tunes nothing: leave one out")
+        check_fresh_since(self.fresh_since, self.db)
         if self.block_shape is not None and len(self.block_shape) != 2:
             raise UsageError("--block-shape has two sizes, along N and K: type for instance --block-shape 128,128")
 

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from tuner.cli.output import span
 from tuner.errors import DeviceError, UsageError
 from tuner.hardware.device import INTERPRETED_FLOPS_S
-from tuner.location import expanded
+from tuner.location import database_location, expanded, sqlite_path
 from tuner.problem import Problem
 from tuner.problem.gemm_fields import PRECISIONS, SCALINGS
 
@@ -52,6 +52,13 @@ class Place(click.Path):
         if isinstance(value, str) and value.startswith("~"):  # a Path would make another name of a URL, or of ./demo
             value = os.fspath(expanded(value))
         return super().convert(value, param, ctx)
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty name: who typed "$UNSET" did not mean to leave the option out."""
+    if value == "":
+        raise click.BadParameter("it is empty: expected a name", ctx=ctx, param=param)
+    return value
 
 
 def seconds_of(text: str) -> float:
@@ -115,10 +122,14 @@ fresh_option = click.option("--fresh", is_flag=True, help="Measure again what ea
 fresh_since_option = click.option(
     "--fresh-since",
     metavar="RUN",
+    callback=not_empty,
     help="Go on with a run of --fresh that was stopped, by its name in `tuner show runs` or the beginning of it.",
 )
 slug_option = click.option(
-    "--device", metavar="NAME", help="Only this device, by slug, name or a word of it; `tuner show devices` lists them."
+    "--device",
+    metavar="NAME",
+    callback=not_empty,
+    help="Only this device, by slug, name or a word of it; `tuner show devices` lists them.",
 )
 
 
@@ -138,6 +149,19 @@ def check_shaped(ctx: click.Context, shapes: Sequence[str], names: Sequence[str]
     typed = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if typed and not shapes:
         raise UsageError(f"--{typed[0]} is for problems by --shape: {advice}")
+
+
+def check_fresh_since(name: str | None, db: str | None) -> None:
+    """Refuse to go on with a run of a database that is not there, before a run makes it.
+
+    Raises:
+        UsageError: a run is named, and there is no such file.
+    """
+    path = sqlite_path(database_location(db))
+    if name is not None and path is not None and not path.exists():
+        raise UsageError(
+            f"there is no run {name!r}: {path} is not there yet; leave --fresh-since out, or name another --db"
+        )
 
 
 def open_store(db: str | None) -> Store:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.options import OF_SHAPES, check_shaped
+from tuner.cli.options import OF_SHAPES, check_fresh_since, check_shaped
 from tuner.errors import UsageError
 from tuner.kernel.config import Config
 from tuner.problem import Problem
@@ -94,6 +94,7 @@ class RunOptions:
         if self.widen and not self.captured:
             raise UsageError("--widen is for --captured DIR: a kernel of ours says itself what is tried")
         self._check_cluster()
+        check_fresh_since(self.fresh_since, self.db)
 
     def _check_kernels(self) -> None:
         if self.captured:

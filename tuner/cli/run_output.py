@@ -165,6 +165,7 @@ def report_json(report: Report) -> dict[str, Any]:
     return {
         "device": report.device.slug,
         "interrupted": report.interrupted,
+        "fresh_since": report.fresh_since,
         "seconds": round(report.seconds, 3),
         "start_seconds": round(report.start_s, 3),
         "compiled": report.compiled,

@@ -40,7 +40,7 @@ _shape_option = click.option(
     metavar="MxNxK|N=1024",
     help="Only this shape, or these values of a key; if repeated, all must hold.",
 )
-_kernel_option = click.option("--kernel", metavar="NAME", help="Only this kernel.")
+_kernel_option = click.option("--kernel", callback=options.not_empty, metavar="NAME", help="Only this kernel.")
 _MOST_ROWS = 2**63 - 1
 """What a database takes for a limit."""
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--device",
     "slug",
-    metavar="SLUG",
+    callback=options.not_empty,
+    metavar="NAME",
     help="Compile for this device, which this machine need not have; `tuner show devices` lists a database's. "
     "[default: this machine's GPU]",
 )

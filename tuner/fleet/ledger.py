@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TypeVar
@@ -25,13 +25,14 @@ from tuner.problem import Problem
 from tuner.store.engine import UnavailableError
 from tuner.store.outage import LIMIT_S
 from tuner.store.store import Run, RunStatus, Store
+from tuner.sweep.counted import ALL, Counted
 from tuner.sweep.history import History
 from tuner.sweep.loop import HEARTBEAT_S
 from tuner.sweep.report import ProblemReport, Report
 from tuner.version import __version__
 
 T = TypeVar("T")
-_READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families"})
+_READS = frozenset({"settled", "newest_trial_at", "winner", "winners", "families", "runs_since"})
 _CLAIMS = frozenset({"claim", "begin_claimed", "claimed_by_others"})
 _WRITES = frozenset({"record_rows", "decide", "record_family", "release"})
 _PAUSE_S = 1.0
@@ -106,7 +107,7 @@ class Ledger:
         *,
         argv: Sequence[str] = (),
         mixed: bool = False,
-        counted: Set[int] | None = None,
+        counted: Counted = ALL,
     ) -> None:
         """Begin without nodes.
 
@@ -116,7 +117,7 @@ class Ledger:
             kernels: this process's, as `tuner.fleet.node.kernels_of` gives them.
             argv: the command line, kept with the runs.
             mixed: whether nodes of one device may have several environments, each of which is tuned.
-            counted: the ids of earlier runs that count, None for all; see `Plan.counted`.
+            counted: the earlier runs that count; see `Plan.counted`.
         """
         self._store, self._problems, self._kernels = store, problems, kernels
         self._argv, self._mixed, self._counted = argv, mixed, counted
@@ -124,9 +125,9 @@ class Ledger:
         self.members: dict[str, Member] = {}
 
     @property
-    def counted(self) -> Set[int] | None:
-        """The ids of the runs whose trials and decisions count, this fleet's among them; None for all."""
-        return None if self._counted is None else self._counted | {each.run.id for each in self.members.values()}
+    def counted(self) -> Counted:
+        """The runs whose trials and decisions count, this fleet's among them."""
+        return self._counted.joined(*(each.run.id for each in self.members.values()))
 
     @property
     def is_shared(self) -> bool:
@@ -332,8 +333,8 @@ class Ledger:
         self, run: Run, question: tuple[str, tuple[object, ...], dict[str, object]], stop: threading.Event
     ) -> Answer:
         method, arguments, options = question
-        if method == "settled_here":  # a dead node's trials count where the past does not
-            method, options = "settled", {"counted": self.counted}
+        if method == "settled":  # where not all runs count, a dead node's trials do
+            options = {"counted": self.counted.ids}
         assert method in _READS | _CLAIMS
         arguments = (run, *arguments) if method in _CLAIMS else arguments
         try:

@@ -30,6 +30,7 @@ from tuner.store.claims import Holder
 from tuner.store.records import DecidedFamily, KernelVersion, Outcome, Trial, Verdict, Winner, now
 from tuner.store.rows import trial_values
 from tuner.store.runs import Run
+from tuner.sweep.counted import Counted
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
 from tuner.sweep.loop import Loop
@@ -104,12 +105,12 @@ class Node(Observer):
         kernels, gpus = kernels_of(self._ops), len(self._gpus)
         return Hello(platform.node(), gpus, device, environment, __version__, kernels, tuple(self._out.warnings))
 
-    def begin(self, run: Run, plan: Plan, counted: Set[int] | None, is_shared: bool) -> None:
+    def begin(self, run: Run, plan: Plan, counted: Counted, is_shared: bool) -> None:
         """Begin the sweep under a run that the driver has begun; a time budget counts from now.
 
         Args:
             run, plan: what to do.
-            counted: the ids of the runs that count, None for all.
+            counted: the runs that count.
             is_shared: whether other runs may write to the driver's database.
         """
         self._out = Delivery()
@@ -181,7 +182,7 @@ class Node(Observer):
         delivery.ended, delivery.begun = over, begun
         return delivery
 
-    def _sweep(self, run: Run, plan: Plan, counted: Set[int] | None, is_shared: bool) -> None:
+    def _sweep(self, run: Run, plan: Plan, counted: Counted, is_shared: bool) -> None:
         processes, start_s = self._processes, time.monotonic() - self._processes.begun
         error = ""
         try:
@@ -293,13 +294,16 @@ class LedgerStore:
         environment: Environment,
         problem: Problem,
         kernels: Iterable[KernelVersion],
-        counted: Set[int] | None = None,
+        counted: Set[int] | None = None,  # noqa: ARG002  the driver knows those of all its nodes
     ) -> dict[Config, Outcome]:
         """See `Store`. Where not all runs count, the driver counts those of all its nodes."""
         if self._is_new(problem) and problem not in self._winners:
             return {}
-        method = "settled" if counted is None else "settled_here"
-        return cast("dict[Config, Outcome]", self._node.ask(method, device, environment, problem, tuple(kernels)))
+        return cast("dict[Config, Outcome]", self._node.ask("settled", device, environment, problem, tuple(kernels)))
+
+    def runs_since(self, name: str) -> frozenset[int]:
+        """See `Store`."""
+        return cast("frozenset[int]", self._node.ask("runs_since", name))
 
     def newest_trial_at(self, device: Device, environment: Environment, problem: Problem) -> str | None:
         """See `Store`."""

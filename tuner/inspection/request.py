@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tuner.errors import BrokenKernelError, ConfigError, DeviceError, KernelError, UsageError, in_short
 from tuner.hardware import device as devices
-from tuner.hardware.device import KNOWN, Device
+from tuner.hardware.device import KNOWN, MODELS, Device
 from tuner.kernel import KernelSpec, registry
 from tuner.kernel.config import Config, Value
 from tuner.kernel.space import SearchSpace
@@ -67,7 +67,8 @@ def find_target(text: str | None) -> Device:
     try:
         named = device_names.named(text, ())
     except DeviceError as e:
-        raise unknown from e
+        several = len(device_names.matching([model.slug for model in MODELS], text)) > 1
+        raise (UsageError(str(e)) if several else unknown) from e
     if named.is_interpreter:
         raise unknown
     return named

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import itertools
 import logging
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from tuner import files
 from tuner.errors import ProblemError, SuiteError
+from tuner.models import written_suites
 from tuner.models.lines import Line, dumps, problem
 from tuner.models.products import Product
 from tuner.models.recorder import FORMAT, SUFFIX, VERSION
@@ -29,8 +29,6 @@ _TYPES = [str, str, int, int, str, str, str, str, bool, str, str, str, int]
 """The types of a Product's fields."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ADVICE = "move it away, and record again"
-_DIGEST_LINE = "# Digest {}; once this file is edited, nothing writes it again.\n"
-"""The first line of a suite; the digest is that of the lines below."""
 _log = logging.getLogger(__name__)
 
 
@@ -146,11 +144,7 @@ def is_edited(folder: Path) -> bool:
     Raises:
         SuiteError: it cannot be read.
     """
-    path = folder / SUITE
-    if not path.exists():
-        return False
-    first, end, rest = files.read_bytes(path, "suite", error=SuiteError).partition(b"\n")
-    return first + end != _digest_line(rest).encode()
+    return written_suites.is_edited(folder / SUITE)
 
 
 def _keeps_edited(folder: Path) -> bool:
@@ -166,10 +160,6 @@ def _keeps_edited(folder: Path) -> bool:
         shlex.join(["mv", str(path), str(free)]),
     )
     return True
-
-
-def _digest_line(text: bytes) -> str:
-    return _DIGEST_LINE.format(hashlib.sha256(text).hexdigest()[:16])
 
 
 def _has_more(folder: Path) -> bool:
@@ -243,5 +233,4 @@ def _text(captured: Captured) -> str:
         remarks.append(
             f"Left out: {captured.left_out} calls of products that no problem describes, or of too many families."
         )
-    text = dumps(captured.lines(), *remarks)
-    return _digest_line(text.encode()) + text
+    return written_suites.signed(dumps(captured.lines(), *remarks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import sqlite3
 from collections.abc import Iterator
@@ -86,6 +87,9 @@ _SERVER_MEANINGS = {
 """What all of PostgreSQL's mean; the first that fits counts, and many name a user and a database beside their point."""
 _EXPECTED = "expected a path, or postgresql://user@host/name"
 
+_SLIP = re.compile(r"postgres(ql)?(\+\w+)?(?!://)[:/]+|(host|hostaddr|port|dbname|user|password)=")
+"""What a URL of a server begins with where its :// is mistyped, or where it is what libpq takes besides URLs."""
+
 _NO_PORT = "the port after the host is no number from 1 to 65535: expected postgresql://user@host:5432/name"
 
 
@@ -118,11 +122,14 @@ def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
         StoreError: it is a URL of another kind, or one that cannot be read. No message shows a password.
     """
     given = database_location(location)
+    if (slip := _SLIP.match(given)) is not None:  # a file of that name would be made; the rest may hold a password
+        raise StoreError(f"not a database: {slip[0]}...: {_EXPECTED}; a path that begins like that is ./{slip[0]}...")
     path = sqlite_path(given)
     if path is not None:
         if given.removeprefix("sqlite:///").startswith("~") and str(path).startswith("~"):
             raise StoreError(f"not a database file: {given!r}: no such home: expected a path, or ./~ for such a name")
         return Database(given, path, another=another)
+    given = re.sub(r"^postgres://", "postgresql://", given)  # libpq takes both
     scheme = given.partition("://")[0]  # no more of it in a message: it may hold a password
     try:
         url = make_url(given)
@@ -138,6 +145,8 @@ def locate(location: str | Path | None, *, another: str = ANOTHER) -> Database:
         raise StoreError(f"{scheme}://...: the host has an @: write that of a password as %40")
     if url.port is not None and not 0 < url.port < 65536:
         raise StoreError(f"not a database: {scheme}://...: {_NO_PORT}")
+    if not (url.database or {"dbname", "service"} & url.query.keys()):  # that would be the server's own
+        raise StoreError(f"{scheme}://...: names no database: expected postgresql://user@host/name")
     secrets = {name: "***" for name in url.query if "password" in name}
     label = url.update_query_dict(secrets).render_as_string(hide_password=True)
     return Database(label, None, url.set(drivername="postgresql+psycopg"), another)  # the driver of our extra

@@ -74,7 +74,7 @@ class Run:
 def since(connection: Connection, name: str) -> frozenset[int]:
     """Return the ids of a run and of those that began later; see `Store.runs_since`."""
     run = models.run.c
-    named = select(run.run_id, run.started_at).where(run.uuid.startswith(name, autoescape=True))
+    named = select(run.run_id, run.started_at).where(run.uuid.startswith(name.lower(), autoescape=True))
     found = connection.execute(named).all() if name else ()
     if len(found) != 1:
         what, those = (f"several runs begin with {name!r}", "them") if found else (f"there is no run {name!r}", "all")
@@ -129,7 +129,7 @@ def begin(
     device_id = ids.make(connection, device)
     _keep_name(connection, device_id, device.name)
     _keep_rates(connection, device_id, device)
-    run = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__)
+    run, began = Run(0, str(uuid.uuid4()), device, environment, PROTOCOL, __version__), _clock(connection)
     row = {
         "uuid": run.uuid,
         "device_id": device_id,
@@ -138,9 +138,9 @@ def begin(
         "tool_version": run.tool_version,
         "argv": json.dumps([*map(without_password, argv)]),
         "host": host,
-        "started_at": now(),
+        "started_at": as_text(began),
         "status": RunStatus.RUNNING.value,
-        "heartbeat_at": as_text(_clock(connection)),
+        "heartbeat_at": as_text(began),
         "node": node(),
     }
     return dataclasses.replace(run, id=insert_row(connection, table, row))

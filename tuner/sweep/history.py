@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 
 from tuner.errors import KernelError
 from tuner.hardware.device import Device, Environment
@@ -12,6 +12,7 @@ from tuner.kernel.space import SearchSpace
 from tuner.lookup.row import BAD_VALUE
 from tuner.problem import Problem
 from tuner.store.records import PROTOCOL, Outcome, Winner
+from tuner.sweep.counted import ALL, Counted
 from tuner.sweep.job import Job, version_of
 from tuner.sweep.search import Strategy
 from tuner.sweep.storage import StoreReader
@@ -25,9 +26,9 @@ class History:
         store: StoreReader | None,
         device: Device,
         environment: Environment,
-        counted: Set[int] | None = None,
+        counted: Counted = ALL,
     ) -> None:
-        """Read nothing yet. What the runs `counted` left counts, the rest is measured again; None: all counts."""
+        """Read nothing yet. What the runs `counted` left counts, the rest is measured again."""
         self._store, self._counted = store, counted
         self._device, self._environment = device, environment
         self._ended: set[Problem] = set()
@@ -47,7 +48,7 @@ class History:
         """Start a job's search with the trials of earlier runs."""
         known = {}
         if self._store is not None:
-            known = self._store.settled(self._device, self._environment, job.problem, job.kernels, self._counted)
+            known = self._store.settled(self._device, self._environment, job.problem, job.kernels, self._counted.ids)
         job.resume(known)
 
     def winner_to_keep(self, job: Job) -> Winner | None:
@@ -67,7 +68,7 @@ class History:
             return None
         winner = self._store.winner(self._device, self._environment, problem)
         try:
-            holds = winner is not None and self._holds(winner, _serving(problem, self._device))
+            holds = winner is not None and self.counts(winner) and self._holds(winner, _serving(problem, self._device))
         except (KernelError, SystemExit):  # of a user's rules
             return None
         return winner if winner is not None and holds and self._is_newest(winner) else None
@@ -77,7 +78,7 @@ class History:
         if self._store is None:
             return {}
         versions = map(version_of, _serving(problem, self._device).values())
-        return self._store.settled(self._device, self._environment, problem, versions, self._counted)
+        return self._store.settled(self._device, self._environment, problem, versions, self._counted.ids)
 
     def has_tried(self, problem: Problem, configs: Collection[Config]) -> bool:
         """Whether the outcomes of some configs are known; True where a kernel's code fails, as its job will tell."""
@@ -91,7 +92,7 @@ class History:
         if self._store is None:
             return None
         winner = self._store.winner(self._device, self._environment, job.problem)
-        holds = winner is not None and self._holds(winner, job.specs)
+        holds = winner is not None and self.counts(winner) and self._holds(winner, job.specs)
         return winner if holds else None
 
     def _is_newest(self, winner: Winner) -> bool:
@@ -100,10 +101,21 @@ class History:
         newest = self._store.newest_trial_at(self._device, self._environment, winner.problem)
         return newest is None or newest <= winner.decided_at
 
+    def counts(self, winner: Winner) -> bool:
+        """Whether the run that decided on a winner counts."""
+        return self._counted.has(winner.run_id)
+
     def _holds(self, winner: Winner, specs: Mapping[str, KernelSpec]) -> bool:
-        """Whether a winner's run counts, and its config is still one of its kernel's."""
-        counts = self._counted is None or winner.run_id in self._counted
-        return counts and _holds(winner, specs, self._device)
+        """Whether a winner's config is still one of its kernel's."""
+        spec = specs.get(winner.config.kernel)
+        if spec is None or spec.version != winner.kernel_version or winner.protocol != PROTOCOL:
+            return False
+        try:
+            # A kernel's list of configs may have changed since: a lookup refuses one that it no longer has.
+            space: SearchSpace = registry.ask(spec, "space", winner.problem, self._device)
+            return space.rejection(winner.config, fatal_only=True) is None
+        except BAD_VALUE:  # of a row that somebody edited
+            return False
 
     def undecided(self, problems: Collection[Problem]) -> list[Problem]:
         """Return the problems without a stored winner that holds; no job is needed to tell."""
@@ -111,22 +123,11 @@ class History:
             return list(problems)
         stored = self._store.winners(device_slug=self._device.slug)
         asked = set(problems)
-        ours = (each for each in stored if each.problem in asked and each.environment == self._environment)
+        here = (each for each in stored if each.problem in asked and each.environment == self._environment)
+        ours = filter(self.counts, here)
         decided = {winner.problem for winner in ours if self._holds(winner, registry.of(winner.problem.op))}
         return [problem for problem in problems if problem not in decided]
 
 
 def _serving(problem: Problem, device: Device) -> dict[str, KernelSpec]:
     return {spec.name: spec for spec in registry.serving(problem, device, strict=True)}
-
-
-def _holds(winner: Winner, specs: Mapping[str, KernelSpec], device: Device) -> bool:
-    spec = specs.get(winner.config.kernel)
-    if spec is None or spec.version != winner.kernel_version or winner.protocol != PROTOCOL:
-        return False
-    try:
-        # A kernel's list of configs may have changed since: a lookup refuses one that it no longer has.
-        space: SearchSpace = registry.ask(spec, "space", winner.problem, device)
-        return space.rejection(winner.config, fatal_only=True) is None
-    except BAD_VALUE:  # of a row that somebody edited
-        return False

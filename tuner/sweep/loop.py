@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from multiprocessing import connection
 from typing import cast
 
@@ -17,6 +17,7 @@ from tuner.problem import Problem
 from tuner.store.records import Outcome, Trial, Winner
 from tuner.store.runs import Run
 from tuner.sweep.compile_pool import Urgency
+from tuner.sweep.counted import Counted
 from tuner.sweep.history import History
 from tuner.sweep.job import Job
 from tuner.sweep.job_prefetch import JobPrefetcher
@@ -60,7 +61,7 @@ class Loop:
         store: SweepStore,
         run: Run,
         plan: Plan,
-        counted: Set[int] | None,
+        counted: Counted,
         *,
         agenda: SharedAgenda,
         processes: SweepProcesses,
@@ -268,7 +269,8 @@ class Loop:
         knowledge = self._prefetcher.knowledge
         if self._agenda.awaits(problem):
             knowledge.errors[problem] = model_errors(problem, self._report.device, result.times_us)
-        for family in self._agenda.ended(problem, result, knowledge.winners):
+        counted = list(filter(self._history.counts, knowledge.winners))
+        for family in self._agenda.ended(problem, result, counted):
             self._store.record_family(self._run, family)
             self._report.families.append(family)
             self._observer.family_decided(family)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.kernel.config import Config
 from tuner.problem import Problem
+from tuner.sweep.counted import Counted
 from tuner.sweep.race import RACE
 from tuner.sweep.search import Strategy
 
@@ -39,15 +40,15 @@ class Plan:
     seed: int = 0
     suggested: Mapping[Problem, Sequence[Config]] = field(default_factory=dict)
 
-    def counted(self, store: Store) -> frozenset[int] | None:
-        """The ids of the earlier runs of a store whose trials and decisions count; None for all.
+    def counted(self, store: Store) -> Counted:
+        """The earlier runs of a store whose trials and decisions count.
 
         Raises:
             StoreError: there is no run `fresh_since`, or more than one.
         """
-        if not self.fresh:
-            return None
-        return frozenset() if self.fresh_since is None else store.runs_since(self.fresh_since)
+        counted = Counted(frozenset() if self.fresh else None, self.fresh_since)
+        counted.renew(store)
+        return counted
 
 
 @dataclass(frozen=True, slots=True)

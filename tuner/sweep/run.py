@@ -24,6 +24,7 @@ from tuner.progress import with_estimate
 from tuner.store import health
 from tuner.store.store import RunStatus, Store
 from tuner.sweep.agenda import Agenda
+from tuner.sweep.counted import ALL
 from tuner.sweep.history import History
 from tuner.sweep.job_prefetch import JobPrefetcher, make_job
 from tuner.sweep.ladder import TuningStep
@@ -92,7 +93,7 @@ def sweep(
         prefetcher.knowledge.winners.extend(store.winners(device_slug=device.slug))
         run = store.begin_run(device, environment, argv=argv, host=platform.node())
         store.survive_outages(run, stop)
-        counted = None if counted is None else counted | {run.id}
+        counted = counted.joined(run.id)
         report = Report(device, environment, start_s=time.monotonic() - processes.begun)
         report.fresh_since = (plan.fresh_since or run.name) if plan.fresh else None
         loop = Loop(
@@ -177,7 +178,7 @@ def forecast(location: str, problems: Problems, gpu: int | None, plan: Plan) -> 
         store = None
         if (path is None or path.exists()) and health.current(location)[1] is not None:
             store = stack.enter_context(Store.open(location, read_only=True))
-        history = History(store, device, environment, None if store is None else plan.counted(store))
+        history = History(store, device, environment, ALL if store is None else plan.counted(store))
         listed = list(problems(device) if callable(problems) else problems)
         each = [one.rungs if isinstance(one, Ladder) else (one,) for one in listed]
         todo = list(dict.fromkeys(problem for some in each for problem in some))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 
 from tuner.problem import Problem
 from tuner.problem.family import Family
@@ -17,6 +17,7 @@ from tuner.store.claims import Holder
 from tuner.store.records import Winner
 from tuner.store.runs import Run
 from tuner.sweep.agenda import Agenda
+from tuner.sweep.counted import ALL, Counted
 from tuner.sweep.ladder import Result, TuningStep
 from tuner.sweep.storage import SweepStore
 
@@ -28,8 +29,8 @@ _log = logging.getLogger(__name__)
 class SharedAgenda:
     """A run's agenda without what other runs have claimed, and the steps that wait for these; see `Store.claim`."""
 
-    def __init__(self, store: SweepStore, run: Run, agenda: Agenda, counted: Set[int] | None = None) -> None:
-        """Claim nothing yet. Of ladders that were tuned before, those of the runs `counted` count; None: all do."""
+    def __init__(self, store: SweepStore, run: Run, agenda: Agenda, counted: Counted = ALL) -> None:
+        """Claim nothing yet. Of ladders that were tuned before, those of the runs `counted` count."""
         self._store, self._run, self._agenda, self._counted = store, run, agenda, counted
         self._steps: dict[Problem, TuningStep] = {}
         self._claimed_keys: set[Problem] = set()
@@ -114,6 +115,8 @@ class SharedAgenda:
             unbegun = (step for step, needed in needs if not any(others[each].begun for each in needed & others.keys()))
             ready = [step for step in itertools.islice(unbegun, free) if self._take_over(step)]
         self._elsewhere = [step for step in self._elsewhere if step not in ready]
+        if ready:
+            self._counted.renew(self._store)
         for step in reversed(ready):
             self._agenda.put_back(step)
         if any(self._agenda.ladder_keys(step.problem) for step in ready):
@@ -134,7 +137,7 @@ class SharedAgenda:
         """Take note of what was recorded on the same device and under the same environment, also by other runs."""
         recorded = self._store.families(device_slug=self._run.device.slug)
         ours = (each for each in recorded if each.environment == self._run.environment)
-        self._agenda.know(each for each in ours if self._counted is None or each.run_id in self._counted)
+        self._agenda.know(each for each in ours if self._counted.has(each.run_id))
 
     def awaits(self, problem: Problem) -> bool:
         """Whether a ladder goes on from how this problem ends."""

@@ -37,6 +37,9 @@ class StoreReader(Protocol):
     def winners(self, *, device_slug: str) -> list[Winner]:
         """The current winners of a device."""
 
+    def runs_since(self, name: str, /) -> frozenset[int]:
+        """The ids of a run and of those that began later."""
+
     def families(self, *, device_slug: str) -> list[DecidedFamily]:
         """The families of a device."""
 

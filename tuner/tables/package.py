@@ -19,6 +19,7 @@ def prepare(root: Path, name: str) -> Path:
     is the top of a project, or its `src`.
     """
     check_name(name)
+    _check_free(root, name)
     folder = root
     files.make_folder(root)
     for part in name.split("."):
@@ -29,6 +30,15 @@ def prepare(root: Path, name: str) -> Path:
             _write_init(folder)
     _write_init(folder)
     return folder
+
+
+def _check_free(root: Path, name: str) -> None:
+    """Refuse, by a UsageError, a package whose folder would hide a module of the same name."""
+    folder = root
+    for part in name.split("."):
+        module, folder = folder / f"{part}.py", folder / part
+        if module.exists() and not (folder / "__init__.py").exists():
+            raise UsageError(f"{module} is a module, which a package {name} would hide: name another, {part}_tuned say")
 
 
 def check_name(name: str) -> None:
