@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner.cli import export
+from tuner.errors import UsageError
 from tuner.hardware.device import INTERPRETER, KNOWN, Environment
 from tuner.kernel.config import Config
 from tuner.lookup import table
@@ -201,6 +203,16 @@ def test_a_package_holds_the_tables_and_the_lines_to_add_are_printed(tmp_path, r
     ]
     assert '[project.entry-points."tuner.tables"]\nmylib = "mylib.tuned"' in out
     assert '"mylib.tuned" = ["*.json"]' in out
+
+
+def test_a_word_for_several_devices_is_refused_where_captured_kernels_may_be_all_that_ships(db):
+    def decided(device):
+        return export._decided(str(db), device, is_needed=False, with_experts=False)
+
+    with pytest.raises(UsageError, match="'nvidia' names several devices in"):
+        decided("nvidia")
+    assert {winner.device.slug for winner in decided("h200")[0]} == {H200.slug}
+    assert decided("b300") == ([], [])
 
 
 @pytest.mark.parametrize("name", ["lnt", "mylib.lnt", "mylib.lnt.tuned"])

@@ -85,6 +85,13 @@ def test_without_a_gpu_a_suite_is_tuned_on_the_interpreter_and_the_next_runs_kno
     unknown = tuner("run", "--suite", "small.csv", "--fresh-since", "zz")
     assert unknown.returncode == 1
     assert unknown.stderr.splitlines()[-1] == "tuner: there is no run 'zz': `tuner show runs` lists all"
+    for words, said in (
+        (("--fresh-since", "zz", "--db", "none.db"), "there is no run 'zz': none.db is not there yet"),
+        (("--fresh-since", "zz", "--db", "none.db", "--dry-run"), "there is no run 'zz': none.db is not there yet"),
+        (("--fresh-since", ""), "--fresh-since is empty: expected a name"),
+    ):
+        slip = tuner("run", "--suite", "small.csv", *words)
+        assert (slip.returncode, said in slip.stderr, (tmp_path / "none.db").exists()) == (2, True, False), slip.stderr
 
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as database:
         devices = database.execute(

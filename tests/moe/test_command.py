@@ -305,6 +305,7 @@ def test_both_sweeps_of_sglangs_gemms_share_the_budget_and_what_counts(tmp_path,
         )
 
     monkeypatch.setattr("tuner.sweep.run.sweep", sweep)
+    Store.open("tuner.db").close()
     with pytest.raises(SystemExit):
         main(["moe", *SIZES, "--m", "1", "--for", "sglang", "--time-budget", "10s", *words, *WHERE])
     assert fresh == [bool(words)] * 2

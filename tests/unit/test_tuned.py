@@ -332,7 +332,7 @@ def always(**extras):
         (
             lambda problem: problem["M"],
             "N=8",
-            "make_inputs of add failed for add N=8 float16: KeyError: ",
+            f"({__file__}, line ",
         ),
         (inputs, "N=8,dtype=int64", "make_inputs of add failed for add N=8 int64: NotImplementedError"),
         (
@@ -395,7 +395,9 @@ def test_a_reference_that_raises_is_one_clear_line():
     kernel = decorated(make_inputs=inputs, reference=lambda given: given["M"])
     spec = kernel.spec
     made = spec.make_inputs(spec.read({"N": "8"}), "cpu", 0)
-    with pytest.raises(KernelError, match=r"^the reference of add failed: KeyError: 'M'$"):
+    with pytest.raises(
+        KernelError, match=r"^the reference of add failed: KeyError: 'M' \(.*test_tuned\.py, line \d+\)$"
+    ):
         spec.reference(made)
     spec = decorated(make_inputs=inputs, reference=lambda _given: torch.zeros(3)).spec
     with pytest.raises(KernelError, match=r"^reference gave shape \[3\] for "):
@@ -463,12 +465,27 @@ def test_an_output_is_right_within_some_roundings_of_its_size_and_whole_numbers_
 
 def test_a_whole_number_that_is_wrong_is_told_from_one_that_nobody_wrote():
     found = verify.Comparison(
-        accuracy.error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])), False, 1.0, "what is right"
+        accuracy.error_ratio(torch.tensor([1, 2]), torch.tensor([1, 3])), False, 1.0, output="out_ptr"
     )
-    assert found.failure.startswith("error 1.")
+    assert found.failure.startswith("out_ptr is off by 1.")
     nobody_wrote = torch.full((2,), torch.nan)
     found = verify.Comparison(accuracy.error_ratio(nobody_wrote, torch.ones(2), tolerance=0), False, 1.0)
     assert found.failure.startswith("left elements unwritten")
+
+
+def test_of_several_outputs_the_worst_is_named_and_one_that_seems_unwritten_with_what_it_may_need():
+    kernel = decorated(make_inputs=writing("x_ptr", "out_ptr"))
+    made = kernel.spec.make_inputs(kernel.spec.read({"N": "8"}), "cpu", 0)
+    expected = {name: tensor.clone() for name, tensor in made.written().items()}
+    made.named["out_ptr"][3] += 1000
+    assert re.match(
+        r"out_ptr is off by \d[\d.e+]* times what is accepted$", verify.check(made, expected, 8, 1.0).failure
+    )
+    made.named["x_ptr"][3] = torch.nan
+    said = verify.check(made, expected, 8, 1.0).failure
+    assert said.startswith(
+        "left elements of x_ptr unwritten, or wrote NaN or infinity; an output that the kernel adds to"
+    )
 
 
 def test_an_element_that_nobody_wrote_is_wrong_and_one_that_is_nan_in_both_is_not():

@@ -54,10 +54,10 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def not_empty(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Refuse an empty name: who typed "$UNSET" did not mean to leave the option out."""
     if value == "":
-        raise click.BadParameter("it is empty: expected a name", ctx=ctx, param=param)
+        raise UsageError(f"{param.opts[0]} is empty: expected a name, or leave it out")
     return value
 
 

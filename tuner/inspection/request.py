@@ -109,6 +109,9 @@ def read_config(text: str, spec: KernelSpec, problem: Problem, device: Device) -
         unwise = None if refused else space.rejection(config)
     except BrokenKernelError as e:
         raise ConfigError(f"{spec.name}: not a config: {config} ({in_short(e.__cause__ or e)})") from e
+    if refused and not space.axes and (listed := space.configs()):  # as triton.autotune's configs
+        nearest = min(listed, key=lambda one: len({*one.pairs} ^ {*config.pairs}))
+        raise ConfigError(f"{config} is none of the {len(listed)} listed configs: the nearest is {nearest}")
     if refused:
         raise ConfigError(f"{config} cannot run on {target_of(device)}: {refused}")
     if missing := sorted(name for name in space.odd_parameters(config) if name not in config):

@@ -146,7 +146,9 @@ class Config(Mapping[str, Value]):
         try:
             loaded = files.parse_json(parameters)
         except ValueError as e:
-            raise ConfigError(f"{kernel}: parameters are not JSON: {parameters!r:.80}") from e
+            raise ConfigError(
+                f'{kernel}: parameters are not JSON: {parameters!r:.80}: expected for instance {{"num_warps": 4}}'
+            ) from e
         if not isinstance(loaded, dict):
             raise ConfigError(f"{kernel}: expected a JSON object of parameters, got {parameters!r:.80}")
         return Config(kernel, **loaded)

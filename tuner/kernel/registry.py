@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from tuner.kernel import KernelSpec
 
 GROUP = "tuner.kernels"
-CAPTURED = "an adopted library's kernel is launched by its captured calls alone: tuner run --captured DIR"
+CAPTURED = (
+    "an adopted library's kernel is launched by its captured calls alone: tuner show winners lists its configs, and "
+    "tuner run --captured DIR tunes it"
+)
 """What to type for an op that `is_of_library`."""
 _added: dict[tuple[str, str, str], KernelSpec] = {}
 """Kernels added in this process by op, name and origin: two packages may give theirs one name."""
@@ -172,7 +175,9 @@ def serving(problem: Problem, device: Device, *, strict: bool = False) -> list[K
     if not able:
         said = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
         why = "; ".join(said or _lost) or "none is installed"
-        if problem.is_keyed and not reasons:
+        if is_of_library(problem.op):
+            why += f"; {CAPTURED}"
+        elif problem.is_keyed and not reasons:
             why += "; name the one that does, with --kernel MODULE:NAME or by importing it"
         elif not said and (ops := sorted({op for op, _ in specs()})):
             why += f"; the ops are {', '.join(ops)}"

@@ -75,6 +75,8 @@ class ExpertInputs:
         weights: float32 [tokens, top_k].
     """
 
+    if_unwritten = ""
+
     def __init__(self, problem: Problem, torch_device: str, seed: int, sizes_m: Sequence[int] = ()) -> None:
         """Draw operands from N(0, 1), scales from 1/2 to 1, and the routing; on "meta" nothing has values.
 
@@ -130,9 +132,10 @@ class ExpertInputs:
         for gemm in self.gemms:
             accuracy.poison(gemm.c)
 
-    def error_ratio(self, expected: Sequence[torch.Tensor]) -> float:
-        """Return the largest error of the outputs as a share of the accepted error."""
-        return max(accuracy.error_ratio(gemm.c, one) for gemm, one in zip(self.gemms, expected, strict=True))
+    def error_ratios(self, expected: Sequence[torch.Tensor]) -> dict[str, float]:
+        """Return the error of each GEMM's output as a share of the accepted error."""
+        pairs = zip(self.gemms, expected, strict=True)
+        return {f"GEMM {number}": accuracy.error_ratio(gemm.c, one) for number, (gemm, one) in enumerate(pairs, 1)}
 
     def interpreted(self) -> ExpertInputs:
         """Return operands that Triton's interpreter reads and rounds correctly: bfloat16 as float32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,14 +19,23 @@ _CHUNK = 1 << 26
 
 @runtime_checkable
 class SelfChecked(Protocol):
-    """Inputs that poison and compare their outputs themselves, because these are not one GEMM's output."""
+    """Inputs that poison and compare their outputs themselves, because these are not one GEMM's output.
+
+    Attributes:
+        if_unwritten: what may be the reason where elements seem unwritten, and what to do; "" for nothing to say.
+    """
+
+    if_unwritten: str
 
     def poison(self) -> None:
         """Fill the outputs so that an element that is never written can be told."""
         ...
 
-    def error_ratio(self, expected: Any) -> float:
-        """Return the error as a share of the accepted error; `expected` is what the reference returned."""
+    def error_ratios(self, expected: Any) -> Mapping[str, float]:
+        """Return each output's error by its name, as a share of the accepted error.
+
+        `expected` is what the reference returned.
+        """
         ...
 
 
@@ -34,19 +44,21 @@ class Comparison:
     """What came of comparing what a launch wrote with what it should have written.
 
     Attributes:
-        error: largest |out - reference| over sqrt(K) + 1, or the error ratio of `SelfChecked` inputs; infinite where an
-            element is NaN or was never written.
+        error: largest |out - reference| over sqrt(K) + 1, or the largest of `SelfChecked.error_ratios`; infinite where
+            an element is NaN or was never written.
         stray: whether a byte outside the output changed.
         tolerance: the largest error accepted.
-        against: what the output was compared with, in words.
         changed: how many elements have other bits than the witness of their family's order of sums.
+        output: the name of the output with the largest error, where inputs have several.
+        if_unwritten: see `SelfChecked`.
     """
 
     error: float
     stray: bool
     tolerance: float
-    against: str = "float64"
     changed: int = 0
+    output: str = ""
+    if_unwritten: str = ""
 
     @property
     def failure(self) -> str | None:
@@ -54,9 +66,12 @@ class Comparison:
         if self.stray:
             return "wrote outside its output"
         if math.isinf(self.error):
-            return "left elements unwritten, or wrote NaN or infinity"
+            where = f" of {self.output}" if self.output else ""
+            return f"left elements{where} unwritten, or wrote NaN or infinity{self.if_unwritten}"
+        if self.error > self.tolerance and self.output:
+            return f"{self.output} is off by {self.error / self.tolerance:.3g} times what is accepted"
         if self.error > self.tolerance:
-            return f"error {self.error:.3g} against {self.against}, at most {self.tolerance:.3g} is right"
+            return f"error {self.error:.3g} against float64, at most {self.tolerance:.3g} is right"
         if self.changed:
             return f"{self.changed} elements have other bits than every config of an invariant family must write"
         return None
@@ -85,7 +100,9 @@ def check(
         witness: what must be written bit for bit; None where only the error counts.
     """
     if isinstance(inputs, SelfChecked):
-        return Comparison(inputs.error_ratio(reference), False, tolerance, against="what is expected")
+        ratios = inputs.error_ratios(reference)
+        worst = max(ratios, key=ratios.__getitem__)
+        return Comparison(ratios[worst], False, tolerance, output=worst, if_unwritten=inputs.if_unwritten)
     changed = 0 if witness is None else int(differs(inputs.output, witness).sum())
     return Comparison(error(inputs.output, reference, k), _stray(inputs), tolerance, changed=changed)
 

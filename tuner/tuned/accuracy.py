@@ -100,5 +100,8 @@ def by_name(op: str, expected: Any, outputs: Sequence[str]) -> dict[str, Any]:
         several = expected if isinstance(expected, (tuple, list)) else (expected,)
         found = dict(zip(outputs, several, strict=False)) if len(several) == len(outputs) else {}
     if len(found) != len(outputs) or not all(hasattr(tensor, "double") for tensor in found.values()):
-        raise KernelError(f"reference of {op} returned a {type(expected).__name__}: expected {', '.join(outputs)}")
+        count = f" of {len(expected)}" if isinstance(expected, (tuple, list)) else ""
+        raise KernelError(
+            f"reference of {op} returned a {type(expected).__name__}{count}: expected {', '.join(outputs)}"
+        )
     return found

@@ -11,7 +11,7 @@ from tuner.tuned.options import Options
 
 
 class CallInputs:
-    """The arguments of one call, and what is done to them around each launch.
+    """The arguments of one call, and what is done to them around each launch (`tuner.sweep.verify.SelfChecked`).
 
     Attributes:
         arguments: the call's arguments.
@@ -19,6 +19,8 @@ class CallInputs:
         tolerance: the error accepted, None where each output's dtype has its own.
         checking: whether the next launch's outputs will be compared, so that no hook may change them afterwards.
     """
+
+    if_unwritten = "; an output that the kernel adds to, or writes in part, belongs in reset_to_zero or restore_value"
 
     def __init__(self, arguments: Arguments, named: dict[str, Any], options: Options) -> None:
         """Copy what has to be restored before each launch; a kernel with a `pre_hook` zeroes by that."""
@@ -77,17 +79,17 @@ class CallInputs:
         """Return copies of the outputs by name."""
         return {name: tensor.detach().clone() for name, tensor in self._outputs.items()}
 
-    def error_ratio(self, expected: dict[str, Any]) -> float:
-        """Return the largest error of the outputs as a share of the accepted error.
+    def error_ratios(self, expected: dict[str, Any]) -> dict[str, float]:
+        """Return each output's error as a share of the accepted error.
 
         Raises:
             KernelError: an output differs in shape from what is expected.
         """
-        worst = 0.0
         self.check_shapes(expected)
-        for name, tensor in self._outputs.items():
-            worst = max(worst, accuracy.error_ratio(tensor, expected[name], self.tolerance_of(tensor)))
-        return worst
+        return {
+            name: accuracy.error_ratio(tensor, expected[name], self.tolerance_of(tensor))
+            for name, tensor in self._outputs.items()
+        }
 
     def check_shapes(self, expected: dict[str, Any]) -> None:
         """Check that the outputs have the shapes of what is expected.

@@ -17,7 +17,7 @@ from tuner.kernel.space import Rule, SearchSpace
 from tuner.launch import compile_cache
 from tuner.problem import Problem, generic_key
 from tuner.problem import dtype as dtypes
-from tuner.tuned import accuracy
+from tuner.tuned import accuracy, user_errors
 from tuner.tuned.arguments import memory_of
 from tuner.tuned.inputs import CallInputs
 from tuner.tuned.tuned_kernel import TunedKernel
@@ -124,7 +124,7 @@ def _expected(kernel: TunedKernel, inputs: CallInputs) -> dict[str, Any]:
         raise
     except Exception as e:
         # A user's function may raise anything. This problem then cannot be tuned, but others can.
-        raise KernelError(f"the reference of {op} failed: {in_short(e)}") from e
+        raise KernelError(f"the reference of {op} failed: {user_errors.said(compute, e)}") from e
     found = accuracy.by_name(op, expected, inputs.outputs)
     inputs.check_shapes(found)
     return found

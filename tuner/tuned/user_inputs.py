@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tuner.errors import KernelError, TunerError, in_short
+from tuner.errors import KernelError, TunerError
 from tuner.problem import Problem
 from tuner.problem.generic_key import SOURCE
+from tuner.tuned import user_errors
 from tuner.tuned.arguments import Arguments, memory_of, tensors_of
 from tuner.tuned.signature import Signature
 
@@ -100,7 +101,8 @@ class ArgumentsFactory:
             raise
         except Exception as e:
             # A user's function may raise anything. This problem then cannot be tuned, but others can.
-            raise KernelError(f"make_inputs of {op} failed for {problem}: {in_short(e)}"[:500]) from e
+            said = user_errors.said(self.make_inputs, e)
+            raise KernelError(f"make_inputs of {op} failed for {problem}: {said}") from e
         if not isinstance(arguments, Arguments):
             raise KernelError(f"make_inputs of {op} returned a {type(arguments).__name__}: expected tuner.Arguments")
         _check_parts(op, arguments)
