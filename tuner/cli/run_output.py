@@ -137,9 +137,11 @@ def closing_table(report: Report) -> None:
     ]
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended, read or not
         others = _kept(report) or report.fresh_since is not None  # may have a winner of an earlier run
-        whose = "problem that was begun" if others else "problem"
+        none = "no problem that was begun has a winner" if others else "no problem has a winner"
         if report.problems or report.untried:  # an empty shard has neither
-            print_table(("problem", "winner", *FIGURES), rows, empty=f"no {whose} has a winner")
+            print_table(
+                ("problem", "winner", *FIGURES), rows, empty=none if report.problems else "no problem was begun"
+            )
     if report.interrupted or report.deserted or report.is_spent:
         click.echo(_left(report), err=True)
 
@@ -150,9 +152,10 @@ def _left(report: Report) -> str:
     further = f"every trial is kept, the same command {how_to_resume(report.fresh_since)}goes on from here"
     if report.is_spent and not any(problem.measured for problem in report.problems):
         further = f"nothing was measured (the start took {report.start_s:.1f} s): give it more by --time-budget"
-    others = f", {kept} with one not begun" if (kept := _kept(report)) else ""
     new = "" if report.fresh_since is None else "new "
-    return f"{why}: {quantity(report.undecided_count, 'problem')} without a {new}winner{others}; {further}"
+    left = [f"{quantity(report.undecided_count, 'problem')} without a {new}winner"] if report.undecided_count else []
+    left += [f"{quantity(kept, 'problem')} with an earlier winner not begun"] if (kept := _kept(report)) else []
+    return f"{why}: {', '.join(left) or 'every problem has a winner'}; {further}"
 
 
 def _kept(report: Report) -> int:
