@@ -11,6 +11,7 @@ from tuner.kernel import registry
 from tuner.problem import Problem
 from tuner.store.records import Outcome, State, Trial, Verdict
 from tuner.store.store import Store
+from tuner.sweep.counted import Counted
 from tuner.sweep.history import History
 from tuner.sweep.job import version_of
 from tuner.sweep.race import RACE
@@ -29,6 +30,11 @@ def test_a_winner_is_kept_until_a_trial_is_newer_as_of_a_run_that_stopped_before
         kept = history.winner_without_job(problem, RACE)
         assert kept is not None
         assert kept.config == config
+        for ids, settled in ((frozenset(), {}), (frozenset({run.id}), history.settled(problem))):
+            counting = History(store, device, environment, Counted(ids))
+            assert counting.settled(problem) == settled
+            assert (counting.winner_without_job(problem, RACE) is not None) is bool(settled)
+            assert counting.undecided([problem]) == ([] if settled else [problem])
         with closing(sqlite3.connect(path)) as plain, plain:
             plain.execute("UPDATE trial SET measured_at = '9999-01-01T00:00:00Z'")
         assert history.winner_without_job(problem, RACE) is None

@@ -608,6 +608,16 @@ def test_a_forecast_writes_nothing(faulty, tmp_path):
     assert not (tmp_path / "none.db").exists()
 
 
+def test_a_forecast_counts_what_the_run_would_count(faulty, tmp_path):
+    location, problem = str(tmp_path / "tuner.db"), faulty(configs=5)
+    with Store.open(location) as store:
+        name = sweep(store, [problem], [None], Plan(EXHAUSTIVE)) and store.runs()[0].uuid
+    for plan, known in ((Plan(EXHAUSTIVE), 5), (Plan(EXHAUSTIVE, fresh=True), 0)):
+        for counting, found in ((plan, known), (dataclasses.replace(plan, fresh=True, fresh_since=name), 5)):
+            (told,) = forecast(location, [problem], None, counting)
+            assert (told.known, told.to_try) == (found, 5 - found)
+
+
 def children_of(parent, marker):
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -11,13 +11,13 @@ from tuner.hardware.device import KNOWN, MODELS, with_known_rates
 from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.kernels.base.operands import exchanged
-from tuner.kernels.cost import calibration, features, fingerprint, products, terms, tile
+from tuner.kernels.cost import calibration, features, fingerprint, products, stream, terms, tile
 from tuner.kernels.cost.calibration import Forest
 from tuner.kernels.cost.terms import Terms
 from tuner.kernels.gemm.any_tile import any_width
 from tuner.kernels.gemm.block_scaled import spec as block_scaled
 from tuner.kernels.gemm.hopper import warp_specialized
-from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.gemm.small_m import gemv, swap_ab
 from tuner.problem import Problem
 
 H200 = KNOWN["sm_90"]
@@ -156,6 +156,27 @@ def test_few_rows_of_fp8_are_not_converted_one_element_after_the_other_on_hopper
     assert registry.default_config(linear(1, 28672, 4096), H200).kernel == "gemv"
 
 
+def test_few_rows_of_float32_are_not_split_for_a_short_k():
+    """Of 60 drawn problems those with a K up to 3,072 were fastest unsplit (data/plain-few-rows-h200.db.xz)."""
+    for shape in ((1, 48, 512), (1, 96, 3072), (2, 336, 912), (3, 64, 896)):
+        for device in (H200, KNOWN["sm_80"]):
+            config = registry.default_config(linear(*shape, dtype="fp32"), device)
+            assert (config.kernel, config["SPLIT_K"]) == ("gemv", 1), (shape, device.arch)
+
+
+def test_the_forest_of_gemv_corrects_float32_too_and_no_other_does():
+    plain = linear(2, 4096, 4096, dtype="fp32")
+    config = registry.default_config(plain, H200)
+    assert gemv.SPEC.estimate_us(config, plain, H200) != stream.streamed(config, plain, H200)
+    assert not calibration.applies(plain, H200)
+    for other, device in (
+        (linear(2, 4096, 4096, dtype="fp32", layout="nn"), H200),
+        (linear(2, 4096, 4097, dtype="fp32"), H200),
+        (plain, KNOWN["sm_80"]),
+    ):
+        assert gemv.SPEC.estimate_us(config, other, device) == stream.streamed(config, other, device)
+
+
 def test_another_architecture_keeps_the_cost_model_s_estimate():
     problem = linear(72, 6144, 4096)
     assert calibration.applies(problem, H200)
@@ -268,8 +289,8 @@ def test_a_trait_of_a_tile_is_the_same_whatever_was_asked_before():
 
 def test_every_trait_of_the_file_is_one_that_configs_have():
     tiled = features.of_tiles(*told_of(SWAPPED), exchanged(linear(72, 6144, 4096)), H200, exchanged=True)
-    stream = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
-    streamed = features.of_streams(stream, linear(1, 6144, 4096), H200, 13.0)
+    config = Config("gemv", BLOCK_SIZE_N=1, BLOCK_SIZE_K=1024, SPLIT_K=1, num_warps=4)
+    streamed = features.of_streams(config, linear(1, 6144, 4096), H200, 13.0)
     for name in NAMES:
         found = calibration.forest_of(name)
         assert set(found.features) <= (streamed if name == "gemv" else tiled).keys()

@@ -23,8 +23,8 @@ SWAPPED = Config(
 )
 
 
-def linear(m: int, n: int, k: int) -> Problem:
-    return Problem(m, n, k, dtype="bf16", layout="nt")
+def linear(m: int, n: int, k: int, dtype: str = "bf16") -> Problem:
+    return Problem(m, n, k, dtype=dtype, layout="nt")
 
 
 def took(config: Config, problem: Problem) -> float:
@@ -111,6 +111,27 @@ def test_folded_sums_take_the_registers_of_what_is_loaded_and_others_their_own()
     rows_apart = Problem(1, 6144, 4096, dtype="bf16")
     assert stream_cost.registers(stream, linear(1, 6144, 4096), 32) == 50
     assert stream_cost.registers(stream, rows_apart, 32) > 70
+
+
+STREAM = Config("gemv", BLOCK_SIZE_N=4, BLOCK_SIZE_K=512, SPLIT_K=1, num_warps=4)
+
+
+def test_a_stream_of_few_steps_is_not_split():
+    short, long = linear(2, 336, 912, dtype="fp32"), linear(2, 16, 26304, dtype="fp32")
+    ratios = [
+        stream_cost.streamed(STREAM.replace(SPLIT_K=8), long, device)
+        / stream_cost.streamed(STREAM.replace(SPLIT_K=1), long, device)
+        for device in (H200, KNOWN["sm_80"])
+    ]
+    assert max(ratios) < 0.6
+    assert stream_cost.streamed(STREAM.replace(SPLIT_K=2), short, H200) > stream_cost.streamed(STREAM, short, H200)
+
+
+def test_warps_that_share_a_row_of_a_exchange_it_only_where_there_are_more_than_one():
+    across = STREAM.replace(BLOCK_SIZE_K=128, BLOCK_SIZE_N=16)
+    exchanged_cycles = [stream_cost.counts(across, linear(m, 4096, 512, dtype="fp32"), H200)[3] for m in (1, 2)]
+    assert exchanged_cycles[0] == 0 < exchanged_cycles[1]
+    assert stream_cost.counts(STREAM, linear(2, 4096, 512, dtype="fp32"), H200)[3] == 0
 
 
 def test_sums_split_over_programs_are_read_faster_by_pointers():

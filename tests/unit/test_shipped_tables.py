@@ -81,3 +81,17 @@ def test_who_takes_a_table_takes_an_installed_package_by_its_name(own):
         assert source.slugs() == [device.slug for device in source.devices()]
     with pytest.raises(TableError, match="nobody is not there: expected a table, a folder of tables, a package or"):
         sources.named("nobody")
+
+
+def test_a_name_is_that_of_one_model_before_it_is_a_word_of_several():
+    h200, nvl = "nvidia-h200-sm90-132", "nvidia-h200-nvl-sm90-132"
+    for name, found in (
+        (nvl, [nvl]),
+        ("NVIDIA H200", [h200]),
+        ("nvidia h200 nvl", [nvl]),
+        ("NVL", [nvl]),
+        ("h200", [h200, nvl]),
+        ("nvidia", [h200, nvl]),
+        ("h2", []),
+    ):
+        assert device_names.matching([h200, nvl], name) == found, name
