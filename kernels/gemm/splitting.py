@@ -146,7 +146,7 @@ def _misfilled(splits: int, tiles: int, steps: int, device: Device) -> str | Non
 
 
 def _evened(splits: int, steps: int) -> int:
-    """How many splits have as many steps as these at most, none of them without one."""
+    """The fewest splits of which none has more steps than with `splits`; each has at least one."""
     return -(-steps // -(-steps // splits))
 
 

@@ -25,7 +25,7 @@ def refused(run, *arguments: object) -> str:
 
 
 def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, make_row, make_table):
-    asked = f"no GPU here: name what to compile for, --device SLUG, one of {H200.slug}"
+    asked = f"no GPU here: name what to compile for, --device NAME, one of {H200.slug}"
     assert refused(run, table) == f"tuner: {asked}"
     assert f"no row of {B200.slug} in {table}" in refused(run, table, "--device", B200.slug)
     assert "unknown-gpu" in refused(run, table, "--device", "unknown-gpu")
@@ -37,7 +37,7 @@ def test_what_cannot_be_warmed_is_one_line(run, table, tmp_path, monkeypatch, ma
     (tmp_path / "interpreted").mkdir()
     interpreted = make_table(make_row(16), device=INTERPRETER).write(tmp_path / "interpreted")
     asked = refused(run, interpreted, "--device", "interpreter")
-    assert asked.endswith("the interpreter compiles nothing: name a GPU, --device SLUG")
+    assert asked.endswith("the interpreter compiles nothing: name a GPU, --device NAME")
     assert refused(run, table, "--device", "interpreter") == asked, "also where it has no row for it"
     assert refused(run, interpreted).endswith("is for one: name tables of a GPU")
     monkeypatch.setattr("triton.knobs.runtime.interpret", True)

@@ -57,7 +57,7 @@ def import_(
     container that is to compile nothing, type
 
     \b
-      tuner import triton-tuner --suite model.csv --device SLUG \\
+      tuner import triton-tuner --suite model.csv --device NAME \\
           --with-kernels --out DIR
 
     Other tools' files are vLLM's and SGLang's block-scaled fp8 configs and AITER's tables of tuned GEMMs. From them the

@@ -103,12 +103,12 @@ def _this_device() -> Device:
     try:
         return current()
     except DeviceError:
-        click.echo("no GPU here: looking up for the interpreter (--device SLUG for another)", err=True)
+        click.echo("no GPU here: looking up for the interpreter (--device NAME for another)", err=True)
         return INTERPRETER
 
 
 def _device(name: str) -> Device:
-    """Return a device by slug or name, or the known one of an architecture."""
+    """Return a device by slug, name or a word of it, or the known one of an architecture."""
     try:
         return KNOWN.get(name) or resolver().device(name)
     except DeviceError as e:

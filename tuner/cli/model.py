@@ -104,7 +104,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     if shipped:
         counts = ", ".join(f"{count} of these for {slug}" for slug, count in shipped.items())
         command = shlex.join(["tuner", "import", OWN, "--suite", str(out)])
-        click.echo(f"{OWN}'s own tables have {counts}; to bring them: {command} --device SLUG --with-kernels --out DIR")
+        click.echo(f"{OWN}'s own tables have {counts}; to bring them: {command} --device NAME --with-kernels --out DIR")
 
 
 def _shipped(suite: Path) -> dict[str, int]:

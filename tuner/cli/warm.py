@@ -85,7 +85,7 @@ def _rows(
     except DeviceError as e:
         raise UsageError(f"{e}" if slug else _no_gpu(asked)) from e
     if device.is_interpreter:
-        raise UsageError("the interpreter compiles nothing: name a GPU, --device SLUG")
+        raise UsageError("the interpreter compiles nothing: name a GPU, --device NAME")
     by_source = [source.winners(device.slug) for source in asked]
     held = dict.fromkeys(row for winners in by_source for rows in winners.rows.values() for row in rows)
     rows, refused = usable(held, device)
@@ -106,7 +106,7 @@ def _no_gpu(asked: Sequence[Source]) -> str:
     if not slugs:
         where = ", ".join(source.name for source in asked) or "any source"
         return f"no GPU here, and nothing in {where} is for one: name tables of a GPU"
-    return f"no GPU here: name what to compile for, --device SLUG, one of {', '.join(slugs)}"
+    return f"no GPU here: name what to compile for, --device NAME, one of {', '.join(slugs)}"
 
 
 def _reasons(left_out: Counter[str]) -> str:

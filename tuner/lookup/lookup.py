@@ -29,8 +29,8 @@ def lookup(problem: Problem, device: Device | str | None = None) -> Match:
 
     Args:
         problem: what is to be computed.
-        device: the GPU model to look up for, or its slug or name ("nvidia-h200-sm90-132", "NVIDIA H200"); None is the
-            device of this process, found once.
+        device: the GPU model to look up for, or its slug, name or a word of it ("nvidia-h200-sm90-132", "NVIDIA H200",
+            "h200"); None is the device of this process, found once.
 
     Returns:
         The match. A second lookup of the same problem returns the same object.
