@@ -43,6 +43,7 @@ from tuner.kernels.gemm.hopper import resources as specialized
 from tuner.kernels.gemm.hopper.rules import FEW_ROWS
 from tuner.kernels.gemm.precedence import CLUSTER_ROWS, narrow, one_wave
 from tuner.kernels.gemm.small_m import swap_ab
+from tuner.kernels.space import tile_resources
 from tuner.kernels.space.refinements import NUM_CTAS
 from tuner.problem import Problem
 
@@ -61,6 +62,7 @@ DATABASES = {
     "scattered": ("scattered-h100.db.xz", "scattered-blocks-h200.db.xz"),
     "near the best": ("near-h100.db.xz", "near-many-rows-h100.db.xz", "near-h200.db.xz"),
     "of models": ("shipped-h100.db.xz", "shipped-h200.db.xz"),
+    "scattered, float32": ("plain-few-rows-h200.db.xz",),
 }
 """Databases of both cards, by what their problems are."""
 UNDER = "Triton 3.7.1, driver 580.159.04"
@@ -170,7 +172,7 @@ def recorded():
         for file in files:
             device, every = database(DATA / file)
             for problem, times in every.items():
-                if calibration.is_alike(problem, device):
+                if calibration.is_alike(problem, device) or calibration.is_plain(problem, device):
                     found[Case(problem, device, source)] |= times
     kept = {
         case: {config: us for config, us in times.items() if config.kernel in kernels_of(case.problem)}
@@ -182,7 +184,7 @@ def recorded():
 def kernels_of(problem):
     if problem.scaling == "block":
         return KERNELS_OF_BLOCKS
-    return KERNELS
+    return KERNELS if tile_resources.uses_tensor_cores(problem) else ("gemv",)
 
 
 def folds_of(cases):
@@ -209,7 +211,7 @@ def ranked(config, problem):
     if problem.scaling == "block":
         return config.kernel != "warp_specialized"
     if config.kernel == "gemv" and problem.m > 1:
-        return False
+        return not tile_resources.uses_tensor_cores(problem)
     if config.kernel == "cluster_k":
         return problem.m <= CLUSTER_ROWS
     if config.kernel in OF_FEW_TILES:

@@ -14,7 +14,8 @@ to 1,100 rows, 40 of 1,100 to 4,096, of 129 to 256 and of 16 to 128, 15 of 1 to 
 columns. data/near-blocks-h200.db.xz is of scales of blocks: 100 problems of 257 to 8,192 rows, 60 with N from 512 on
 and 40 with 512 to 8,192 columns (seeds 183 and 184), and those of suites/drawn-blocks.csv with up to 256 rows;
 data/narrow-blocks-h200.db.xz has 16 to 255 columns and K from 512 on, 70 of 257 to 16,384 rows and 30 of up to 256
-(seeds 191 and 192).
+(seeds 191 and 192). data/plain-few-rows-h200.db.xz is of float32 with K from 256 on: 60 problems of 1 to 4 rows and 16
+to 16,384 columns, and 60 of 5 to 256 rows and 16 to 1,024 columns (seeds 201 and 202).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import argparse
 import random
 
 from tuner.cli import main
+from tuner.kernels.gemm.small_m import gemv
 from tuner.sweep.search import FixedList, Strategy
 from tuner.sweep.strategies import STRATEGIES
 
@@ -33,6 +35,8 @@ DRAWN = {"warp_specialized": 10, "any_width": 4, None: 16}
 """How many configs are drawn at random, by kernel; None: of all."""
 DRAWN_OF_BLOCKS = {"block_scaled_warp_specialized": 20, "any_height_split": 20, None: 12}
 """The same with scales of blocks: nearly all of two small spaces."""
+DRAWN_OF_PLAIN = {"gemv": 100, "simt": 24, "split_k": 24, None: 12}
+"""The same of up to four rows, which `gemv` serves, and of full float32: nearly all of `gemv`."""
 
 
 def near_least(task):
@@ -43,11 +47,17 @@ def near_least(task):
         taken += [config for config in order if config.kernel == kernel][:FIRST_OF_A_KERNEL]
     near = [config for config in order if estimates[config] <= NEAR * estimates[order[0]]]
     drawing = random.Random(task.seed)
-    for kernel, count in (DRAWN_OF_BLOCKS if task.problem.scaling == "block" else DRAWN).items():
+    for kernel, count in drawn(task.problem).items():
         some = [config for config in near if kernel in (None, config.kernel)]
         taken += drawing.sample(some, min(count, len(some)))
     chosen = list(dict.fromkeys([task.default, *taken]))
     return FixedList(chosen, f"its {len(chosen)} trials are spent")
+
+
+def drawn(problem):
+    if problem.scaling == "block":
+        return DRAWN_OF_BLOCKS
+    return DRAWN_OF_PLAIN if problem.m <= gemv.MOST_ROWS or problem.a_dtype == "float32" else DRAWN
 
 
 if __name__ == "__main__":

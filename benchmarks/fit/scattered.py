@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--rows", type=int, nargs=2, metavar=("LEAST", "MOST"), help="M; without it by several turns")
     parser.add_argument("--columns", type=int, nargs=2, metavar=("LEAST", "MOST"), help="N; without it from --least on")
     parser.add_argument("--least", type=int, default=1024, help="of N and K")
-    parser.add_argument("--dtype", choices=("bfloat16", "e4m3"), default="bfloat16", help="of A and B")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32", "e4m3"), default="bfloat16", help="of A and B")
     parser.add_argument("--scaling", choices=("none", "row", "block"), default="none", help="of e4m3")
     parser.add_argument("--db", help="take its trials")
     parser.add_argument("--run", default="1", help="the trials' run in the file")

@@ -1,7 +1,7 @@
 """Estimates corrected by what was measured: a forest of regression trees for each kernel, over a config's features.
 
 `calibration.npz` holds the forests, boosted by benchmarks/fit/calibrate.py on trials of an H200 and an H100 (B stored
-[N, K]; 16-bit operands, and fp8 ones with scales of blocks), where they come from, and the fingerprint of the cost
+[N, K]; 16-bit operands, and fp8 ones with block scales), where they come from, and the fingerprint of the cost
 model that they were fitted on: they are not used with another. Trees are oblivious: all nodes of a level ask the same,
 and so the leaves of all trees are found by a few array operations. Elsewhere the cost model's estimates stand as they
 are.
@@ -37,7 +37,7 @@ MEASURED_ON = "sm_90"
 MOST = 0.7
 """The largest correction, in log time: twice as long, or half."""
 MOST_OTHER_ROWS = 256
-"""Rows of A up to which the forests were fitted on scales of blocks, and of operands or outputs other than 16-bit ones
+"""Rows of A up to which the forests were fitted on block scales, and of operands or outputs other than 16-bit ones
 up to which the estimates of kernels with models of their own are not beside what is corrected (decision 159)."""
 MOST_INT8_ROWS = 16
 """The same of int8: of 17 to 256 rows the forests rank `swap_ab` and `warp_specialized` wrongly (decision 160)."""
@@ -66,7 +66,7 @@ class Forest(NamedTuple):
 def is_alike(problem: Problem, device: Device, *, exchanged: bool = False) -> bool:
     """Whether the forests rank problems like this one well on a device like this one.
 
-    They were fitted on scales of blocks and on 16-bit operands and outputs. Features count in bytes and times, so
+    They were fitted on block scales and on 16-bit operands and outputs. Features count in bytes and times, so
     forests of the latter also rank other operands that wgmma takes as they are stored, of few rows (decisions 159 and
     160).
 
@@ -93,8 +93,16 @@ def applies(problem: Problem, device: Device, *, exchanged: bool = False) -> boo
 
 
 def applies_to_streams(problem: Problem, device: Device) -> bool:
-    """Whether the forests say how the estimates of `gemv` err: with B stored [N, K], but for fp8, which it converts."""
-    return problem.layout[1] == "t" and not dtype.is_fp8(problem.a_dtype) and applies(problem, device)
+    """Whether a forest says how the estimates of `gemv` err: with B stored [N, K], but for fp8, which it converts."""
+    if problem.layout[1] != "t" or dtype.is_fp8(problem.a_dtype):
+        return False
+    return applies(problem, device) or (is_plain(problem, device) and fits())
+
+
+def is_plain(problem: Problem, device: Device) -> bool:
+    """Whether the forest of `gemv` ranks a problem of full float32 well; no other forest saw any."""
+    plain = problem.op == "matmul" and problem.layout == "nt" and not tile_resources.uses_tensor_cores(problem)
+    return plain and device.arch == MEASURED_ON and not any(odd_rows.odd(problem))
 
 
 @functools.cache
@@ -138,7 +146,7 @@ def of_tiles(
 
 def of_streams(estimated: Sequence[tuple[float, Config]], problem: Problem, device: Device) -> list[float]:
     """The estimates of `gemv`, corrected; see `of_tiles`."""
-    if not applies(problem, device):
+    if not applies_to_streams(problem, device):
         return [us for us, _ in estimated]
     return _corrected((us, config.kernel, features.of_streams(config, problem, device, us)) for us, config in estimated)
 
@@ -159,7 +167,7 @@ def _corrected(estimated: Iterable[tuple[float, str, Mapping[str, float]]]) -> l
 def name_of(config: Config, *, exchanged: bool, scaled: bool = False) -> str:
     """The name of a config's forest.
 
-    A kernel that loads in two ways has two, `warp_specialized` others for exchanged operands and for scales of blocks.
+    A kernel that loads in two ways has two, `warp_specialized` others for exchanged operands and for block scales.
     """
     if config.kernel in ("swap_ab", "split_k", "block_scaled"):
         return f"{config.kernel} by {config['LOADS']}"

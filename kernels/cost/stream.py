@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from tuner.hardware.device import Device
 from tuner.kernel.config import Config
-from tuner.kernels.cost.terms import LAUNCH_US, split_us
 from tuner.kernels.cost.tile import memory_bytes_per_us
 from tuner.kernels.space import tile_resources
 from tuner.problem import Problem, dtype
 
-_LATENCY = 720.0
-_OVERLAP = 0.3
-"""As in `tile`, of loads straight to registers; fitted."""
+COUNTED = {
+    "launches": 1.5,
+    "cycles of a step": 190.0,
+    "cycles of a load": 31.0,
+    "cycles of an exchange": 309.0,
+    "bytes of the busiest": 0.433,
+    "bytes": 0.512,
+    "splits": 1.35,
+}
+"""What each of `counts` takes, fitted by benchmarks/fit/gemv.py to trials of an H100 and an H200."""
 
 
 def streamed(config: Config, problem: Problem, device: Device) -> float:
     """Microseconds of a kernel without `tl.dot` for a few rows of A: a stream of B, as wide as registers let it be."""
+    return sum(cost * count for cost, count in zip(COUNTED.values(), counts(config, problem, device), strict=True))
+
+
+def counts(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """What the time is a sum of, each times its constant: microseconds, or microseconds of a clock of one MHz.
+
+    In the order of `COUNTED`: one launch; a program's steps along K, the loads of a thread in them, and the steps in
+    which warps exchange values of A, each as often as programs of a multiprocessor follow one another; the time in
+    which the busiest multiprocessor reads its part of B at its share of the memory's rate; that of all bytes at all of
+    it; and whether sums are split.
+    """
     mhz, bytes_per_us = device.sustained_mhz, memory_bytes_per_us(device)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
     splits = config.integer("SPLIT_K", 1)
-    programs = -(-problem.n // block_n) * splits
+    programs = -(-problem.n // block_n) * splits / device.sm_count
     steps = -(-problem.k // (splits * block_k))
-    each = min(resident(config, problem, device), max(1, -(-programs // device.sm_count)))
+    busiest = math.ceil(programs)
     # A program follows as soon as one ends: the last round is as long as its programs fill it.
-    rounds = max(1.0, programs / (device.sm_count * each))
-    read = each * block_n * block_k * dtype.ITEMSIZE[problem.b_dtype]
-    per_cycle = bytes_per_us / device.sm_count / mhz
-    cycles = rounds * steps * max(2 * _LATENCY, read / per_cycle)
-    memory_us = problem.bytes_moved / bytes_per_us
-    shorter, longer = sorted((cycles / mhz + split_us(splits, block_n, mhz, by_tma=False), memory_us))
-    return LAUNCH_US + longer + _OVERLAP * shorter
+    rounds = max(1.0, programs / min(resident(config, problem, device), busiest))
+    loads, exchanges = _of_a_step(config, problem, device)
+    following = rounds * steps / mhz
+    read = busiest * steps * block_n * block_k * dtype.ITEMSIZE[problem.b_dtype]
+    return (
+        1.0,
+        following,
+        following * loads,
+        following * exchanges,
+        read * device.sm_count / bytes_per_us,
+        problem.bytes_moved / bytes_per_us,
+        float(splits > 1),
+    )
+
+
+def _of_a_step(config: Config, problem: Problem, device: Device) -> tuple[float, bool]:
+    """Loads of a thread for one step along K, and whether warps exchange A's values: those of other columns of B."""
+    block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")
+    threads = device.warp_size * config.integer("num_warps")
+    rows = tile_resources.next_power_of_two(problem.m)
+    _, vector = tile_resources.vectors(problem)
+    along = min(threads, max(device.warp_size, block_k // vector))
+    of_a = rows * max(1.0, block_k / (vector * along))
+    return block_n * block_k / threads / vector + of_a, along < threads and problem.m > 1
 
 
 def resident(config: Config, problem: Problem, device: Device) -> int:

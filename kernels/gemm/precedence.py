@@ -63,14 +63,17 @@ def _two_rows(problem: Problem, device: Device) -> bool:
     """
     with_tensor_cores = tile_resources.uses_tensor_cores(problem)
     most = 2 if with_tensor_cores else 4
-    if problem.m > most or _few_plain_rows(problem, device) or calibration.applies_to_streams(problem, device):
+    if problem.m > most or _few_plain_rows(problem, device):
         return False
+    if not with_tensor_cores:
+        return True
     is_told = calibration.applies(problem, device) and _swapped(problem, device)
-    return not is_told and not (with_tensor_cores and _by_all_loads(problem, device))
+    return not (is_told or calibration.applies_to_streams(problem, device) or _by_all_loads(problem, device))
 
 
 def _one_calibrated_row(problem: Problem, device: Device) -> bool:
-    return problem.m == 1 and calibration.applies_to_streams(problem, device)
+    one = problem.m == 1 and tile_resources.uses_tensor_cores(problem)
+    return one and calibration.applies_to_streams(problem, device)
 
 
 def _by_all_loads(problem: Problem, device: Device) -> bool:

@@ -19,7 +19,7 @@ from tuner.kernels.gemm.spec import MATMUL, gemm_spec, sources_of
 from tuner.kernels.space import refinements, tile_resources, tile_rules
 from tuner.kernels.space.rule import rule
 from tuner.launch.launch import Launch
-from tuner.problem import Problem, dtype
+from tuner.problem import Problem
 
 NAME = "gemv"
 VERSION = 2
@@ -79,27 +79,20 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """8 values of B a thread, a load of 16 bytes of 16-bit operands: rows of 1,024 where B is stored [N, K].
-
-    Of one row of A two such loads: folded sums leave the registers for them. Two rows of A gain nothing by it
-    (measured on an H200 in November 2026).
-    """
-    along_k, size = problem.layout[1] == "t", dtype.ITEMSIZE[problem.b_dtype]
-    twice = along_k and problem.m == 1 and device.vendor == "nvidia"
-    values, longest = (32 // size, 4096 // size) if twice else (8, 1024 if along_k else 128)
-
-    def rank(config: Config) -> tuple[float, ...]:
-        length = config.integer("BLOCK_SIZE_K" if along_k else "BLOCK_SIZE_N")
-        each = held(config, problem, device) / tile_resources.next_power_of_two(problem.m)
-        few = max(0, 4 * device.sm_count - _programs(config, problem))
-        return abs(each - values), few, abs(length - longest), config.integer("SPLIT_K")
-
+    """The config with the least estimated time, or with B stored [K, N], where nobody checked estimates, `_by_rule`."""
     tried = space(problem, device)
-    if not calibration.applies_to_streams(problem, device):
-        return tried.best(rank) or tried.smallest()
+    if problem.layout[1] != "t":
+        return tried.best(functools.partial(_by_rule, problem=problem, device=device)) or tried.smallest()
     estimated = functools.partial(_estimate_us, problem=problem, device=device)
     found = tried.best(estimated, among=_estimates(tried.configs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
+
+
+def _by_rule(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
+    """The rank of a config: 8 values of B a thread, enough programs, rows of 128 values."""
+    each = held(config, problem, device) / tile_resources.next_power_of_two(problem.m)
+    few = max(0, 4 * device.sm_count - _programs(config, problem))
+    return abs(each - 8), few, abs(config.integer("BLOCK_SIZE_N") - 128), config.integer("SPLIT_K")
 
 
 def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
@@ -107,11 +100,9 @@ def _estimate_us(config: Config, problem: Problem, device: Device) -> float:
 
 
 def _estimates(configs: Iterable[Config], problem: Problem, device: Device) -> dict[Config, float]:
-    models = {config: stream_cost.streamed(config, problem, device) for config in configs}
-    if not calibration.applies_to_streams(problem, device):
-        return models
-    estimated = [(us, config) for config, us in models.items()]
-    return dict(zip(models, calibration.of_streams(estimated, problem, device), strict=True))
+    estimated = [(stream_cost.streamed(config, problem, device), config) for config in configs]
+    found = calibration.of_streams(estimated, problem, device)
+    return {config: us for (_, config), us in zip(estimated, found, strict=True)}
 
 
 def _expand(config: Config, problem: Problem, device: Device) -> Iterator[Config]:  # noqa: ARG001
