@@ -82,7 +82,8 @@ def _say_found(out: Path, folder: Path, libraries: Sequence[str]) -> None:
     if binaries:
         parts.append(f"{quantity(len(binaries), 'binary')} of kernels without configs")
     if not parts:
-        click.echo(f"{out}: {nothing[0]} was recorded", err=True)
+        hint = "" if libraries else "; kernels under triton.autotune are recorded with --adopt PACKAGE"
+        click.echo(f"{out}: {nothing[0]} was recorded{hint}", err=True)
         return
     parts += [f"{each} was recorded" for each in nothing]
     if products and captured.is_edited(folder):

@@ -62,7 +62,7 @@ def model(name: str, *, tp: int, sizes: str, dtype: str | None, out: Path, as_js
     ms = Sizes.parse(sizes)
     asked = None if dtype is None else dtypes.canonical(dtype, _DTYPES)
     if out.suffix != ".csv":
-        raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out}.csv")
+        raise UsageError(f"--out {out}: the name of a suite ends in .csv: type --out {out.with_suffix('.csv')}")
     if not out.parent.is_dir():
         raise ModelError(f"cannot write {out}: there is no folder {out.parent}: make it, or name another")
     if written_suites.is_edited(out):

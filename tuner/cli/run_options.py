@@ -105,7 +105,8 @@ class RunOptions:
             raise UsageError("--shape is for GEMMs: name a problem of --kernel by --problem M=4096,N=1024")
         if self.invariant:
             raise UsageError(
-                "--invariant is for --suite and --shape: type --problem M=1-512,N=4096,K=4096,invariant=true"
+                "--invariant is for --suite and --shape: leave it out; in a --problem of an op that has it, type "
+                "invariant=true"
             )
         if len(self.kernels) > 1 and (self.problems or self.suites):
             raise UsageError("--problem and --suite name keys of one kernel: several --kernel are for --from-misses")

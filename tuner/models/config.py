@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -118,7 +119,7 @@ def _cached(name: str) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise ModelError(
             f"{name!r} is no file and not in the local cache of models: expected a config.json, or a name in it: type "
-            f"hf download {name} config.json"
+            f"{shlex.join(['hf', 'download', name, 'config.json'])}"
         )
     return Path(path)
 
