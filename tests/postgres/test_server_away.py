@@ -206,7 +206,8 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_away(server, url, state):
     assert err.endswith("interrupted\n")
 
 
-def test_a_call_that_waits_for_a_server_that_is_away_ends_where_ctrl_c_is_pressed(server, url, caplog):
+@pytest.mark.parametrize("call", ["winners", "runs_since"])
+def test_a_call_that_waits_for_a_server_that_is_away_ends_where_ctrl_c_is_pressed(server, url, caplog, call):
     stop = threading.Event()
     with Store.open(url) as store:
         run = store.begin_run(KNOWN["sm_90"], ENVIRONMENT, argv=[], host="h")
@@ -217,7 +218,7 @@ def test_a_call_that_waits_for_a_server_that_is_away_ends_where_ctrl_c_is_presse
             pressed = threading.Timer(0.3, stop.set)
             pressed.start()
             with pytest.raises(KeyboardInterrupt):
-                store.winners()
+                getattr(store, call)(*([run.uuid] if call == "runs_since" else []))
             pressed.join()
             store.end_run(run, RunStatus.INTERRUPTED)
         finally:

@@ -160,7 +160,7 @@ def check_fresh_since(name: str | None, db: str | None) -> None:
     path = sqlite_path(database_location(db))
     if name is not None and path is not None and not path.exists():
         raise UsageError(
-            f"there is no run {name!r}: {path} is not there yet; leave --fresh-since out, or name another --db"
+            f"there is no run {name!r}: {path} is not there yet: leave --fresh-since out, or name another --db"
         )
 
 

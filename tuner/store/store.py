@@ -146,6 +146,7 @@ class Store(Listings, AbstractContextManager["Store"]):
             self._alone = False  # from here on this machine's runs may be our own
             return runs.begin(connection, self._ids, device, environment, argv=argv, host=host)
 
+    @survives_outage
     def runs_since(self, name: str) -> frozenset[int]:
         """Return the ids of a run and of those that began later.
 
