@@ -12,12 +12,14 @@ from tuner.fleet.feed import Feed
 from tuner.fleet.ledger import Ledger
 from tuner.fleet.messages import Delivery, Hello
 from tuner.hardware.device import KNOWN, Environment
+from tuner.kernel import registry
 from tuner.kernel.config import Config
 from tuner.problem import Problem
 from tuner.problem.family import ladders
 from tuner.store.engine import UnavailableError
-from tuner.store.records import Winner
+from tuner.store.records import KernelVersion, Outcome, State, Trial, Verdict, Winner
 from tuner.store.store import Store
+from tuner.sweep.counted import ALL, Counted
 from tuner.sweep.ladder import Result
 from tuner.sweep.report import ProblemReport
 from tuner.sweep.shared_agenda import SharedAgenda
@@ -131,6 +133,20 @@ def test_what_nodes_that_were_stopped_had_begun_is_not_given_up(store):
         found.take({node: Delivery(begun=[PROBLEM])}, threading.Event(), 0.0)
         assert found.leave(node, "") == []
     assert found.left == 1
+
+
+def test_what_no_node_began_is_undecided_where_the_run_that_decided_it_does_not_count(store):
+    past = store.begin_run(HELLO.device, HELLO.environment, argv=[], host="h")
+    spec = registry.find("matmul", "gemv")
+    config = spec.default_config(PROBLEM, HELLO.device)
+    kernel = KernelVersion("matmul", "gemv", spec.version, "hash")
+    store.record(past, [Trial(PROBLEM, config, kernel, Outcome(State.COMPLETE, median_us=1.0))])
+    store.decide(past, PROBLEM, kernel, Verdict(config, 1.0, None, None, ties=(config,)))
+    for counted, untuned in ((ALL, []), (Counted(frozenset()), [PROBLEM])):
+        found = Ledger(store, lambda _device: [PROBLEM], {}, counted=counted)
+        found.join("a", HELLO, 0.0)
+        (report,) = found.reports(interrupted=True, seconds=1.0)
+        assert (report.untried, report.untuned) == ([PROBLEM], untuned)
 
 
 def test_of_a_ladder_that_is_given_up_the_rungs_with_a_winner_keep_it(store):

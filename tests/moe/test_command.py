@@ -350,7 +350,9 @@ def test_the_config_of_a_users_file_that_cannot_be_played_is_said(tmp_path, monk
     assert f"M 1: {said}" in run(tmp_path, *words)[2].splitlines()
 
 
-@pytest.mark.parametrize("words", [("--trials", "5"), ("--time-budget", "9s"), ("--fresh",)], ids=str)
+@pytest.mark.parametrize(
+    "words", [("--trials", "5"), ("--time-budget", "9s"), ("--fresh",), ("--fresh-since", "ab")], ids=str
+)
 def test_what_tunes_is_refused_where_nothing_is_tuned(words, capfd):
     with pytest.raises(SystemExit) as ended:
         main(["moe", *SIZES, "--m", "1", "--for", "vllm", "--play-only", *words, *WHERE])
