@@ -112,7 +112,7 @@ def test_another_program_s_database(refused, server, make_url, revision):
         assert "is no database of triton-tuner but another program's (it has the tables" in refused(command, url)
 
 
-@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "oracle", "mssql", "postgres", "http", "s3"])
+@pytest.mark.parametrize("scheme", ["mysql", "mysql+pymysql", "oracle", "mssql", "postgresqlx", "http", "s3"])
 def test_another_kind_of_database(refused, scheme):
     for command in COMMANDS:
         said = refused(command, f"{scheme}://u:secret@host/x")
