@@ -20,7 +20,10 @@ COUNTED = {
     "bytes": 0.512,
     "splits": 1.35,
 }
-"""What each of `counts` takes, fitted by benchmarks/fit/gemv.py to trials of an H100 and an H200."""
+"""What each of `counts` takes: microseconds, cycles, or for bytes the share that nothing hides.
+
+Fitted by benchmarks/fit/gemv.py to trials of an H100 and an H200.
+"""
 
 
 def streamed(config: Config, problem: Problem, device: Device) -> float:
@@ -29,12 +32,12 @@ def streamed(config: Config, problem: Problem, device: Device) -> float:
 
 
 def counts(config: Config, problem: Problem, device: Device) -> tuple[float, ...]:
-    """What the time is a sum of, each times its constant: microseconds, or microseconds of a clock of one MHz.
+    """What the time is a sum of, each times its constant in `COUNTED`, in that order.
 
-    In the order of `COUNTED`: one launch; a program's steps along K, the loads of a thread in them, and the steps in
-    which warps exchange values of A, each as often as programs of a multiprocessor follow one another; the time in
-    which the busiest multiprocessor reads its part of B at its share of the memory's rate; that of all bytes at all of
-    it; and whether sums are split.
+    They are one launch; a program's steps along K, the loads of a thread in them, and the steps in which warps exchange
+    values of A, each as often as programs of a multiprocessor follow one another, over the clock in MHz; the
+    microseconds in which the busiest multiprocessor reads its part of B at its share of the memory's rate; those in
+    which all bytes are moved at all of that rate; and whether sums are split.
     """
     mhz, bytes_per_us = device.sustained_mhz, memory_bytes_per_us(device)
     block_n, block_k = config.integer("BLOCK_SIZE_N"), config.integer("BLOCK_SIZE_K")

@@ -79,7 +79,7 @@ def axes(device: Device) -> Mapping[str, tuple[Value, ...]]:
 
 
 def default_config(problem: Problem, device: Device) -> Config:
-    """The config with the least estimated time, or with B stored [K, N], where nobody checked estimates, `_by_rule`."""
+    """The config with the least estimated time, or with B stored [K, N], which estimates rank worse, `_by_rule`."""
     tried = space(problem, device)
     if problem.layout[1] != "t":
         return tried.best(functools.partial(_by_rule, problem=problem, device=device)) or tried.smallest()
