@@ -86,7 +86,7 @@ def recorded() -> list[Trials]:
     """Every problem of up to four rows with enough trials."""
     found = []
     for (problem, device, _), times in calibrate.recorded().items():
-        plain = {config: us for config, us in times.items() if config.kernel == gemv.NAME and is_plain(config)}
+        plain = {config: us for config, us in times.items() if config.kernel == gemv.NAME and has_no_option(config)}
         if problem.m <= gemv.MOST_ROWS and len(plain) >= LEAST:
             counts = np.array([stream.counts(config, problem, device) for config in plain])
             kind = "float32" if problem.a_dtype == "float32" else device.name.split()[1]
@@ -94,7 +94,7 @@ def recorded() -> list[Trials]:
     return found
 
 
-def is_plain(config: Config) -> bool:
+def has_no_option(config: Config) -> bool:
     return refinements.PREFETCH_KIB not in config and refinements.PDL_TRIGGER not in config
 
 

@@ -75,7 +75,7 @@ def is_alike(problem: Problem, device: Device, *, exchanged: bool = False) -> bo
         device: where.
         exchanged: whether the problem is given as a kernel sees it that exchanges the operands.
     """
-    if device.arch != MEASURED_ON or problem.op != "matmul" or any(odd_rows.odd(problem)):
+    if not _is_of_the_trials(problem, device):
         return False
     most = MOST_INT8_ROWS if problem.a_dtype == "int8" else MOST_OTHER_ROWS
     few = (problem.n if exchanged else problem.m) <= most
@@ -101,8 +101,13 @@ def applies_to_streams(problem: Problem, device: Device) -> bool:
 
 def is_plain(problem: Problem, device: Device) -> bool:
     """Whether the forest of `gemv` ranks a problem of full float32 well; no other forest saw any."""
-    plain = problem.op == "matmul" and problem.layout == "nt" and not tile_resources.uses_tensor_cores(problem)
-    return plain and device.arch == MEASURED_ON and not any(odd_rows.odd(problem))
+    plain = problem.layout == "nt" and not tile_resources.uses_tensor_cores(problem)
+    return plain and _is_of_the_trials(problem, device)
+
+
+def _is_of_the_trials(problem: Problem, device: Device) -> bool:
+    """Whether trials are of such a device, op and rows, whatever the operands."""
+    return device.arch == MEASURED_ON and problem.op == "matmul" and not any(odd_rows.odd(problem))
 
 
 @functools.cache

@@ -157,8 +157,9 @@ def check_fresh_since(name: str | None, db: str | None) -> None:
     Raises:
         UsageError: a run is named, and there is no such file.
     """
-    path = sqlite_path(database_location(db))
-    if name is not None and path is not None and not path.exists():
+    if name is None:
+        return
+    if (path := sqlite_path(database_location(db))) is not None and not path.exists():
         raise UsageError(
             f"there is no run {name!r}: {path} is not there yet: leave --fresh-since out, or name another --db"
         )

@@ -84,7 +84,7 @@ def default_config(problem: Problem, device: Device) -> Config:
     if problem.layout[1] != "t":
         return tried.best(functools.partial(_by_rule, problem=problem, device=device)) or tried.smallest()
     estimated = functools.partial(_estimate_us, problem=problem, device=device)
-    found = tried.best(estimated, among=_estimates(tried.configs(), problem, device))
+    found = tried.best(estimated, among=_estimates(tried.programs(), problem, device))
     return tried.smallest() if found is None else tried.refined(found, estimated)
 
 
